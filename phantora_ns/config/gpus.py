@@ -9,6 +9,7 @@ estimators.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
@@ -63,7 +64,7 @@ def load_gpu(model: str) -> GpuModel:
         host=_host_costs(top.table("host")),
         nccl=nccl_times(top.table("nccl"), major),
         contention=contention_of(top, multiprocessors),
-        power=power_of(top.table("power")) if top.has("power") else Power.unlimited(),
+        power=_power(top),
         efficiency=MappingProxyType(top.raw("efficiency")),
     )
     device.done()
@@ -82,6 +83,18 @@ def _peaks(table: Table) -> Mapping[str, float]:
     peaks = {key: table.flop_per_ns(key) for key in table.keys()}
     table.done()
     return MappingProxyType(peaks)
+
+
+def _power(top: Table) -> Power:
+    """Of the same chip in another product `like = "MODEL"` says that its law holds here, too."""
+    if not top.has("power"):
+        return Power.unlimited()
+    table = top.table("power")
+    if not table.has("like"):
+        return power_of(table)
+    like = table.text("like")
+    table.done()
+    return replace(load_gpu(like).power, like=like)
 
 
 def _host_costs(table: Table) -> HostCosts:

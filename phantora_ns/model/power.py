@@ -41,7 +41,8 @@ class Power:
     clock above which kernels take no less time; 0: their time does not follow the clock. `follows`:
     the share of their recorded time that does. `spread`: the standard deviation of clocks between
     GPUs at their limits, as a share. `recorded_in`: the clock of such kernels in single runs of the
-    kernel-time database, by what bounds them and the run's uid.
+    kernel-time database, by what bounds them and the run's uid. `like`: the GPU model on which all
+    this was measured, if it was another one.
     """
 
     limit: float
@@ -58,6 +59,7 @@ class Power:
     recorded_in: Mapping[int, Mapping[str, float]] = field(
         default_factory=lambda: MappingProxyType({})
     )
+    like: str = ""
 
     @classmethod
     def unlimited(cls) -> Power:

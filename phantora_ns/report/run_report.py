@@ -133,7 +133,12 @@ def _gpu_of(run_dir: Path) -> GpuModel | None:
 def _gpu(model: GpuModel | None) -> dict[str, Any] | None:
     if model is None:
         return None
-    return {"model": model.model, "name": model.name, "memory_bytes": model.memory_bytes}
+    return {
+        "model": model.model,
+        "name": model.name,
+        "memory_bytes": model.memory_bytes,
+        "clocks_of": model.power.like or None,
+    }
 
 
 def _out_of_memory(report: dict[str, Any]) -> bool:

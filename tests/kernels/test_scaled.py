@@ -1,6 +1,8 @@
 """Another GPU's times by data sheet ratio: the ratio of whichever rate limits the work, counted,
 and never called exact."""
 
+from dataclasses import replace
+
 import pytest
 from recorded import record
 
@@ -8,6 +10,8 @@ from phantora_ns.kernels import rates
 from phantora_ns.kernels.database import databases
 from phantora_ns.kernels.database.database import DatabaseError
 from phantora_ns.kernels.lookup import KernelTimes
+from phantora_ns.launch.command.options import RunOptions
+from phantora_ns.launch.run.run_request import build_request
 from phantora_ns.protocol import SignatureKind
 
 ADD = (
@@ -81,3 +85,17 @@ def test_nothing_is_scaled_to_a_gpu_that_names_no_model(measured):
             databases.open_all(files, gpu)
         with pytest.raises(DatabaseError, match="choose the simulated GPU's file"):
             KernelTimes(gpu, files)
+
+
+def test_anothers_law_of_clocks_holds_for_anothers_times_only(measured, tmp_path):
+    """An H100 is an H200's chip at the same limit. What an H100 itself took has a clock that nothing tells."""
+
+    def power(cluster, *files):
+        options = RunOptions(cluster=cluster, kernels=files, quiet=True)
+        return build_request(["true"], options).cluster.gpu_model.power
+
+    own = record(tmp_path / "own.sqlite", (3, COPY, None, [9]), gpu="h100")
+    law = power("h200-1x8", measured)
+    assert law.known and not law.like
+    assert power("h100-1x8", measured) == power("h100-1x8") == replace(law, like="h200")
+    assert not power("h100-1x8", own).known
