@@ -54,10 +54,7 @@ TITAN_JOB = (
     *("--training.dataset-path", str(ASSETS / "c4_test"), "--job.dump-folder", str(ASSETS)),
     *("--training.local-batch-size", "2", "--training.steps", "4"),
 )
-TP4_JOB = (
-    *("-m", "bench.accuracy.workload", "--size", "8b", "--seq", "4096", "--mbs", "4"),
-    *("--accum", "2", "--ac", "--mode", "fsdp_tp", "--tp", "4", "--steps", "3", "--warmup", "2"),
-)
+TP4_JOB = ("-m", "bench.ranks.tp_fsdp")
 SERIES = {
     # pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, tables 1 and 3
     "titan": Series(
