@@ -9,14 +9,15 @@ from pathlib import Path
 MARK = "PHANTORA_TEST_MARK"
 
 
-def marked_processes(mark):
-    """{pid: command line} of everything that lives and has `mark` in its environment."""
+def marked_processes(mark, variable=""):
+    """{pid: command line} of everything that lives and has `mark`, and a `variable`, in its environment."""
     found = {}
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with contextlib.suppress(OSError):
-            if f"{MARK}={mark}".encode() in Path(entry.path, "environ").read_bytes():
+            environment = b"\0" + Path(entry.path, "environ").read_bytes()
+            if f"{MARK}={mark}".encode() in environment and f"\0{variable}".encode() in environment:
                 words = Path(entry.path, "cmdline").read_bytes().split(b"\0")
                 found[int(entry.name)] = " ".join(word.decode() for word in words)
     return found

@@ -13,18 +13,16 @@ each. Pauses as long as the work keep the GPU cool. An operator that fails is na
 from __future__ import annotations
 
 import argparse
-import sys
-import time
+import itertools
 from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
 
-from bench.kernels.rested import rested
+from bench.kernels.rested import Work, sweep
 
 TYPES = (torch.bfloat16, torch.float32)
 SHAPES = ((1024, 768), (4096, 2048), (8192, 4096), (4096, 8192), (8192, 14336), (16384, 1024))
-Work = tuple[str, Callable[[], object]]
 
 
 def tensor(*shape: int, dtype: torch.dtype = torch.float32, grad: bool = False) -> torch.Tensor:
@@ -202,24 +200,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e9, help="end before so much time")
     parser.add_argument("--every", type=int, default=1, help="one of so many: a rehearsal")
     options = parser.parse_args()
-    torch.cuda.set_device(0)
-    torch.backends.cudnn.benchmark = False
-    begin, done, failed = time.monotonic(), 0, set()
-    for place, (name, run) in enumerate(everything()):
-        if place % options.every:
-            continue
-        if time.monotonic() - begin > options.seconds:
-            print(f"no time left at {name}", flush=True)
-            break
-        try:
-            rested(run)
-        except (RuntimeError, NotImplementedError) as error:
-            failed.add(f"{name}: {str(error).splitlines()[0]}")
-        done += 1
-        if done % 100 == 0:
-            print(f"{done}, {time.monotonic() - begin:.0f} s", flush=True)
-    print(f"{done} in {time.monotonic() - begin:.0f} s; failed: {sorted(failed)}", flush=True)
-    sys.exit(0)
+    sweep(itertools.islice(everything(), 0, None, options.every), options.seconds)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,18 @@
-"""Why it exists: sweeps of single calls keep the GPU cool by resting for as long as each call took."""
+"""How a sweep of single calls runs them.
 
+Why it exists: the sweeps keep the GPU cool by resting for as long as each call took, end in time, and leave
+out what fails.
+"""
+
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 
 REPEATS = 4
+Work = tuple[str, Callable[[], object]]
+"""A name, and what is run."""
 
 
 def rested(run: Callable[[], object]) -> None:
@@ -17,3 +24,24 @@ def rested(run: Callable[[], object]) -> None:
         until = 2 * time.monotonic() - begin
         while time.monotonic() < until:
             pass
+
+
+def sweep(cases: Iterable[Work], seconds: float) -> None:
+    """Runs the cases on the first GPU, and begins none after `seconds`. Those that fail are named at the end."""
+    torch.cuda.set_device(0)
+    torch.backends.cudnn.benchmark = False
+    begin, done, failed = time.monotonic(), 0, set()
+    for name, run in cases:
+        if time.monotonic() - begin > seconds:
+            print(f"no time left at {name}", flush=True)
+            break
+        try:
+            rested(run)
+        except (RuntimeError, NotImplementedError) as error:
+            failed.add(f"{name}: {str(error).splitlines()[0]}")
+        done += 1
+        if done % 100 == 0:
+            print(f"{done}, {time.monotonic() - begin:.0f} s", flush=True)
+    for line in sorted(failed):
+        print(line, file=sys.stderr)
+    print(f"{done} cases, {len(failed)} failed, {time.monotonic() - begin:.0f} s", flush=True)

@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
-import time
 from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 
-from bench.kernels.operators import Work, both, tensor
-from bench.kernels.rested import rested
+from bench.kernels.operators import both, tensor
+from bench.kernels.rested import Work, sweep
 
 HALVES = (torch.bfloat16, torch.float16)
 FLOAT = torch.float32
@@ -305,25 +303,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e9, help="end before so much time")
     parser.add_argument("--every", type=int, default=1, help="one of so many: a rehearsal")
     options = parser.parse_args()
-    torch.cuda.set_device(0)
-    torch.backends.cudnn.benchmark = False
     cases = [*products(), *norms(), *convolutions(), *attention(), *others()]
     random.Random(0).shuffle(cases)
-    begin, done, failed = time.monotonic(), 0, set()
-    for name, run in cases[:: options.every]:
-        if time.monotonic() - begin > options.seconds:
-            print(f"no time left at {name}", flush=True)
-            break
-        try:
-            rested(run)
-        except (RuntimeError, NotImplementedError) as error:
-            failed.add(f"{name}: {str(error).splitlines()[0]}")
-        done += 1
-        if done % 100 == 0:
-            print(f"{done} of {len(cases)}, {time.monotonic() - begin:.0f} s", flush=True)
-    for line in sorted(failed):
-        print(line, file=sys.stderr)
-    print(f"{done} cases, {len(failed)} failed, {time.monotonic() - begin:.0f} s", flush=True)
+    sweep(cases[:: options.every], options.seconds)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 /* modules.cpp - says from which module of the model memory is allocated (`--memory-modules`).
  *
- * Why it exists: the allocator knows blocks and no modules. An operator runs within the forward of
- * a module, and Python's stack shows of which one. The operators of the backward pass have no such
- * stack. PyTorch gives each of them the number of the forward operator whose backward it is.
+ * Why it exists: the allocator knows blocks and no modules. An operator of the forward pass runs in
+ * the `forward` of a module, which Python's stack shows. An operator of the backward pass has no
+ * such stack, but PyTorch gives it the number of the forward operator whose gradient it computes.
  *
  * Python is asked when an operator begins that no other operator encloses, so that it is the
  * innermost module's Python that called it. An autograd function in Python is no operator in this

@@ -26,7 +26,7 @@ class RunOption(click.Option):
 
 
 class RareCommand(click.Command):
-    """A command that only `--help-all` lists; it is completed like any other."""
+    """A command that `--help` leaves out and `--help-all` lists. Shells complete it all the same."""
 
 
 class ShortHelp(click.Command):

@@ -13,7 +13,6 @@ work is not known is UNCOUNTED, never nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from phantora_ns.kernels import families, signature
@@ -142,12 +141,12 @@ def _kernel(fields: Any, context: launch.Context | None, sent: Any) -> Work:
         return _from_shapes(
             context, FLASH[name.base], "bf16" if "bfloat16" in name.text else "fp16"
         )
-    for part, backward in launch.EFFICIENT.items():
-        if part in name.text:
-            if context is not None and any(len(shape) == 1 for shape in context.shapes):
-                return UNCOUNTED  # packed sequences
-            peak = next((peak for kind, peak in ELEMENTS.items() if f"_{kind}_" in name.text), "")
-            return _from_shapes(context, backward, peak)
+    backward = launch.efficient_backward(name)
+    if backward is not None:
+        if launch.packed(context):
+            return UNCOUNTED
+        peak = next((peak for kind, peak in ELEMENTS.items() if f"_{kind}_" in name.text), "")
+        return _from_shapes(context, backward, peak)
     if context is not None and context.operator in grouped.OPERATORS:
         product = grouped.product(
             context.operator, kernel.name, context.input_bytes, context.shapes
@@ -170,18 +169,9 @@ def _may_multiply(fields: Any, own: str, name: names.KernelName, context: Any) -
 
 
 def _from_shapes(context: launch.Context | None, backward: bool, peak: str) -> Work:
-    """Attention by its operator's tensors (batch, sequence, heads, head size): queries, keys and values,
-    in the backward pass after the gradient. Sequences that are packed into one have three dimensions and
-    their bounds on the device: they are UNCOUNTED."""
-    shapes: Sequence[Sequence[int]] = context.shapes if context is not None else ()
-    if backward:
-        shapes = shapes[1:]
-    if len(shapes) < 3 or any(len(shape) != 4 for shape in shapes[:3]) or not peak:
+    """Attention by its operator's tensors. What they do not tell is UNCOUNTED."""
+    sizes = launch.attention_sizes(context, backward)
+    if sizes is None or not peak:
         return UNCOUNTED
-    query, key, value = shapes[:3]
-    axis = None if context is None else launch.heads_axis(context)
-    if axis is None:
-        return UNCOUNTED
-    at = 3 - axis
-    sizes = (query[0], query[axis], query[at], key[at], query[3], value[3])
-    return _of(attention_flop(*sizes, backward), peak)
+    batch, heads, _, queries, keys, size, value_size = sizes
+    return _of(attention_flop(batch, heads, queries, keys, size, value_size, backward), peak)

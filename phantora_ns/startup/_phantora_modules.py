@@ -145,7 +145,7 @@ class Modules:
             self._write(counted)
 
     def _count_all(self):
-        """Blocks of each device's peak, and its bytes. Walks over all blocks."""
+        """For each device: the number of blocks that were held at its peak, and the peak in bytes."""
         return [self._count(device) for device in range(DEVICES)]
 
     def _count(self, device):

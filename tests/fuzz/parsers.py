@@ -24,7 +24,10 @@ FLAGS = ("-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wno-unused-function", 
 
 @dataclass(frozen=True)
 class Found:
-    """What a run of a parser came to. `crash`: the input that ended it, and what was said."""
+    """The result of fuzzing one parser.
+
+    `crash` is None, or the input that crashed the parser and what the sanitizer printed.
+    """
 
     executions: int
     places: int

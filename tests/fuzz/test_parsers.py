@@ -1,5 +1,5 @@
 """Why it exists: no bytes may make a parser in C read or write beyond them, overflow, or hang. A few
-seconds here, from the inputs that hours have found (parsers.py); an hour every night."""
+seconds here, from the inputs of corpus/ (parsers.py); an hour every night."""
 
 import os
 import random

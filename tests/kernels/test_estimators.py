@@ -81,11 +81,12 @@ def test_rows_that_are_not_aligned_gain_nothing(m, n, k, types):
 
 def test_only_tensor_cores_need_aligned_rows():
     call = product(50257, 4096, 1024)
-    assert gemm.alignment(call) == 2 and gemm.aligned_share(call, H200) < 0.25
+    assert gemm.alignment(call) == 2 and gemm.misaligned(call) == "odd"
     assert gemm.alignment(product(30522, 4096, 1024, 1, FP32, 77)) == 8
-    assert gemm.aligned_share(product(30522, 4096, 1024, 1, FP32, 77), H200) > 0.25
-    assert gemm.aligned_share(product(30521, 4096, 1024, 1, FP32, 68), H200) == 1.0
-    assert gemm.aligned_share(product(50304, 4096, 1024), H200) == 1.0
+    assert gemm.misaligned(product(30522, 4096, 1024, 1, FP32, 77)) == "unaligned"
+    assert not gemm.misaligned(product(30521, 4096, 1024, 1, FP32, 68))
+    assert not gemm.misaligned(product(50304, 4096, 1024))
+    assert H200.number("gemm.odd") < 0.25 < H200.number("gemm.unaligned") < 1
 
 
 def test_types_choose_the_peak_that_bounds_them():

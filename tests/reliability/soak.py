@@ -19,7 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.leftovers import MARK, interfaces, marked_processes
+import psutil
+
+from tests.leftovers import MARK, assert_nothing_left, interfaces, marked_processes
 from tests.reliability.runs import HERE, ROOT, repeating
 
 NODES, RANKS_PER_NODE = 2, 8
@@ -40,13 +42,6 @@ def hub_of(mark: str) -> int:
     """The hub's process."""
     hubs = [pid for pid, words in marked_processes(mark).items() if "phantora_ns.hub " in words]
     return min(hubs)
-
-
-def resident_kib(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1])
-    raise ValueError(f"process {pid} has no memory")
 
 
 def environment(folder: Path, mark: str) -> dict[str, str]:
@@ -76,7 +71,7 @@ def long(
             step, *said = map(int, line.split()[1:])
             hub_kib.setdefault(step, 0)
             if not ranks[step]:
-                hub_kib[step] = resident_kib(hub_of(mark))
+                hub_kib[step] = psutil.Process(hub_of(mark)).memory_info().rss // 1024
             ranks[step].append(said)
     if process.returncode or {len(said) for said in ranks.values()} != {NODES * RANKS_PER_NODE}:
         raise RuntimeError(f"exit code {process.returncode}, {len(ranks)} marks")
@@ -128,15 +123,10 @@ def many(folder: Path, jobs: int, at_once: int) -> list[str]:
             )
     if len(results) > 1:
         wrong.append(f"{len(results)} different outputs or reports")
-    deadline = time.monotonic() + 10
-    while marked_processes(mark) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    if left := marked_processes(mark):
-        wrong.append(f"left: {left}")
-    if interfaces() != before:
-        wrong.append(f"interfaces: {interfaces()}")
-    if left := [path.name for path in folder.glob("phantora-ns-*")]:
-        wrong.append(f"run directories: {left}")
+    try:
+        assert_nothing_left(mark, folder, before)
+    except AssertionError as error:
+        wrong.append(f"left: {error}")
     return wrong
 
 

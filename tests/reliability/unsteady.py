@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from phantora_ns.report.host_part import repeatable
+from tests.leftovers import MARK, marked_processes
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS, LINES = 3, 27
@@ -32,21 +33,17 @@ class Stopper(threading.Thread):
 
     def __init__(self, mark: str) -> None:
         super().__init__()
-        self._mark = f"UNSTEADY={mark}".encode()
+        self._mark = mark
         self._over = threading.Event()
         self.stops = 0
 
     def run(self) -> None:
         chance = random.Random()
         while not self._over.wait(chance.random() * 0.4):
-            ranks = [
-                pid
-                for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
-                if self._is_rank(pid)
-            ]
+            ranks = marked_processes(self._mark, "RANK=")
             if not ranks:
                 continue
-            pid = chance.choice(ranks)
+            pid = chance.choice(list(ranks))
             try:
                 os.kill(pid, signal.SIGSTOP)
                 self._over.wait(chance.random() ** 2 * 0.3)
@@ -54,13 +51,6 @@ class Stopper(threading.Thread):
             except ProcessLookupError:
                 continue
             self.stops += 1
-
-    def _is_rank(self, pid: int) -> bool:
-        try:
-            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            return False
-        return self._mark in variables and any(one.startswith(b"RANK=") for one in variables)
 
     def end(self) -> None:
         self._over.set()
@@ -82,7 +72,7 @@ def once(folder: Path, disturbed: bool) -> tuple[list[str], str, int]:
                 *(str(ROOT / "tests/torch/jobs/unsteady.py"), checkpoints),
             ],
             cwd=ROOT,
-            env={**os.environ, "DISTURB": str(int(disturbed)), "UNSTEADY": mark},
+            env={**os.environ, "DISTURB": str(int(disturbed)), MARK: mark},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

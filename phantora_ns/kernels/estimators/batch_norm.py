@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from phantora_ns.kernels.estimators import cudnn_graphs
 from phantora_ns.kernels.rates import Rates
 
 NAME = "cudnnBatchNormalization"
@@ -19,7 +20,6 @@ PASSES = {"ForwardTraining": 3, "ForwardInference": 2, "Backward": 5}
 """How many times the call moves a tensor: statistics, then the result; backward also the gradient."""
 ELEMENTS_PER_CYCLE = {"ForwardTraining": 1.0, "ForwardInference": 2.0, "Backward": 0.6}
 """Of one block. H200, 1,980 MHz: 0.5 ns an element forward, 0.8 to 1.5 backward (bench/kernels/varied.py)."""
-BYTES = {0: 4, 1: 8, 2: 2, 9: 2}  # of cudnnDataType
 KEPT_BYTES = 128 << 10
 """A channel up to this size is read once, and kept on the multiprocessor: channels of 110 KB took 0.2 ns an
 element forward, those of 200 KB and more 0.5."""
@@ -63,7 +63,9 @@ def parse(name: str, numbers: Sequence[int]) -> BatchNorm | None:
         raise ValueError("a batch norm has images, channels and pixels")
     images, channels, *rest = sizes
     last = strides[1] == 1
-    return BatchNorm(pass_, images, channels, math.prod(rest), BYTES.get(kind, 4), last)
+    return BatchNorm(
+        pass_, images, channels, math.prod(rest), cudnn_graphs.element_bytes(kind), last
+    )
 
 
 def terms_ns(call: BatchNorm, rates: Rates) -> tuple[float, float, float, float]:

@@ -57,6 +57,11 @@ TILE = 128  # output tile of cuDNN's implicit products
 MATMULS_OF_BACKWARD = 4  # an attention graph with this many products or more is a backward pass
 
 
+def element_bytes(kind: int) -> int:
+    """Bytes of a cudnnDataType; an unknown one counts as fp32."""
+    return DATA_TYPES.get(kind, (4, 0))[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """Shape of one operand; `kind` is cudnnDataType."""
@@ -67,7 +72,7 @@ class Tensor:
 
     @property
     def bytes(self) -> int:
-        return math.prod(self.dims) * DATA_TYPES.get(self.kind, (4, 0))[0]
+        return math.prod(self.dims) * element_bytes(self.kind)
 
 
 @dataclass
@@ -166,9 +171,9 @@ def _call(
         if attribute == POINTWISE_MODE
     )
     batch, heads, queries, size = query.dims
-    element_bytes = DATA_TYPES.get(query.kind, (4, 0))[0]
+    bytes_each = element_bytes(query.kind)
     return attention.Attention(
-        batch, heads, kv_heads, queries, keys, size, causal, backward, element_bytes
+        batch, heads, kv_heads, queries, keys, size, causal, backward, bytes_each
     )
 
 

@@ -94,13 +94,14 @@ def alignment(gemm: Gemm) -> int:
     return min(math.gcd(ALIGNED, length * data_type(code)[0]) for length, code in rows)
 
 
-def aligned_share(gemm: Gemm, rates: Rates) -> float:
-    """The share of the usual rate that is left where rows do not begin at multiples of 16 bytes: tensor
-    cores then get their operands by narrower loads, from the library's older kernels."""
+def misaligned(gemm: Gemm) -> str:
+    """How rows begin that are not at multiples of 16 bytes, where tensor cores compute: "unaligned", or "odd"
+    at multiples of 2 bytes alone; else "". Operands then come by narrower loads, from the library's older
+    kernels."""
     found = alignment(gemm)
     if found >= ALIGNED or arithmetic(gemm) in WITHOUT_TENSOR_CORES:
-        return 1.0
-    return rates.number("gemm.odd" if found <= 2 else "gemm.unaligned")
+        return ""
+    return "odd" if found <= 2 else "unaligned"
 
 
 def duration_ns(gemm: Gemm, rates: Rates) -> float:
@@ -134,7 +135,9 @@ def duration_ns(gemm: Gemm, rates: Rates) -> float:
     sustained = flop(gemm) / (peak * rates.number("gemm.sustained"))
     moving = (read + written) / bandwidth
     power = rates.number("gemm.overlap_power")
-    slowest = max(best, sustained) / aligned_share(gemm, rates)
+    slowest = max(best, sustained)
+    if rows := misaligned(gemm):
+        slowest /= rates.number(f"gemm.{rows}")
     overlapped = (slowest**power + moving**power) ** (1 / power)
     epilogue = rates.number("gemm.exposed_write") * written / bandwidth
     return rates.number("gemm.base") + overlapped + epilogue

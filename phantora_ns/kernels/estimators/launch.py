@@ -240,11 +240,6 @@ def parts(fields: Any) -> Parts | None:
     return Parts([fields[0], most, *fields[2:]], kernel.blocks / most)
 
 
-EFFICIENT = {"fmha_cutlassF": False, "fmha_cutlassB": True}
-"""Parts of the names of memory-efficient attention's main kernels, and whether each belongs to the backward
-pass."""
-
-
 def attention_call(
     kernel: Kernel, name: names.KernelName, context: Context | None
 ) -> attention.Attention | None:
@@ -252,30 +247,62 @@ def attention_call(
     return flash_call(kernel, name, context) or efficient_call(name, context)
 
 
-def heads_axis(context: Context) -> int | None:
-    """Where an attention operator has its heads: PyTorch's own below scaled_dot_product_attention."""
+class AttentionSizes(NamedTuple):
+    """What an attention operator's tensors say."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    head_size: int
+    value_size: int
+
+
+def attention_sizes(context: Context | None, backward: bool) -> AttentionSizes | None:
+    """From the shapes of queries, keys and values, in the backward pass after the gradient; heads come
+    second in PyTorch's operators below scaled_dot_product_attention, third in others'. None without such
+    shapes: sequences that are packed into one have three dimensions and their bounds on the device."""
+    shapes: tuple[tuple[int, ...], ...] = context.shapes if context is not None else ()
+    if backward:
+        shapes = shapes[1:]
+    if context is None or len(shapes) < 3 or any(len(shape) != 4 for shape in shapes[:3]):
+        return None
     if "::_scaled_dot_product_" in context.operator:
-        return 1
-    return 2 if "attention" in context.operator or "flash_attn" in context.operator else None
+        axis = 1
+    elif "attention" in context.operator or "flash_attn" in context.operator:
+        axis = 2
+    else:
+        return None
+    query, key, value = shapes[:3]
+    at = 3 - axis
+    return AttentionSizes(query[0], query[axis], key[axis], query[at], key[at], query[3], value[3])
+
+
+def efficient_backward(name: names.KernelName) -> bool | None:
+    """Whether a main kernel of memory-efficient attention belongs to the backward pass; None for any other
+    kernel."""
+    if "fmha_cutlassF" in name.text:
+        return False
+    return True if "fmha_cutlassB" in name.text else None
+
+
+def packed(context: Context | None) -> bool:
+    """Whether memory-efficient attention runs on sequences packed into one: it then gets their bounds."""
+    return context is not None and any(len(shape) == 1 for shape in context.shapes)
 
 
 def efficient_call(name: names.KernelName, context: Context | None) -> attention.Attention | None:
     """The call behind a kernel of memory-efficient attention, from its operator's shapes. Whether it is
     causal stands in its parameters, which no recording holds: it is taken not to be."""
-    backward = next((found for part, found in EFFICIENT.items() if part in name.text), None)
-    axis = None if context is None else heads_axis(context)
-    if context is None or backward is None or axis is None:
+    backward = efficient_backward(name)
+    if backward is None or packed(context):
         return None
-    if any(len(shape) == 1 for shape in context.shapes):
-        return None  # sequences packed into one, with bounds on the device
-    shapes = context.shapes[1:] if backward else context.shapes  # the gradient comes first
-    if len(shapes) < 2 or any(len(shape) != 4 for shape in shapes[:2]):
+    sizes = attention_sizes(context, backward)
+    if sizes is None:
         return None
-    query, key = shapes[:2]
-    at = 3 - axis
-    sizes = (query[0], query[axis], key[axis], query[at], key[at], query[3])
     bytes_each = 4 if "_f32_" in name.text else 2
-    return attention.Attention(*sizes, False, backward, bytes_each, "efficient")
+    return attention.Attention(*sizes[:6], False, backward, bytes_each, "efficient")
 
 
 def flash_call(

@@ -136,12 +136,10 @@ def _product_terms(product: Gemm, rates: Rates) -> tuple[tuple[float, ...], tupl
 def _gemm(product: Gemm, estimate: launch.Estimate, rates: Rates) -> Point:
     terms, position = _product_terms(product, rates)
     types = f"{product.atype},{product.btype},{product.ctype},{product.dtype} {gemm.arithmetic(product)}"
-    if gemm.aligned_share(product, rates) < 1.0:
-        types += " odd" if gemm.alignment(product) <= 2 else " unaligned"
     layout = f"{product.transa}{product.transb} {product.api} {product.epilogue}"
     return Point(
         "gemm",
-        types,
+        f"{types} {gemm.misaligned(product)}".rstrip(),
         layout,
         (estimate.duration_ns, *terms),
         position,
