@@ -1,8 +1,9 @@
 """Why it exists: a job must see the GPU's memory as it is, and read small values wherever it reads
 them."""
 
-import re
+import lzma
 import os
+import re
 import sys
 import tomllib
 
@@ -65,3 +66,13 @@ def test_a_slow_start_leaves_no_bucket_behind(phantora):
         assert done.returncode == 0, done.stderr
         peaks.append(int(re.search(r"RESULT (\d+)", done.stdout)[1]))
     assert peaks[0] == peaks[1]
+
+
+def test_the_workspace_of_batch_normalisation_is_that_of_a_real_gpu(phantora, root, tmp_path):
+    """The oracle is an H200's cuDNN 9.19, asked by the same script."""
+    answers = tmp_path / "sizes.jsonl.xz"
+    script = root / "bench" / "kernels" / "norm_sizes.py"
+    done = phantora("--quiet", "--", sys.executable, script, answers)
+    assert done.returncode == 0, done.stderr
+    recorded = lzma.decompress(script.with_suffix(".jsonl.xz").read_bytes())
+    assert lzma.decompress(answers.read_bytes()) == recorded
