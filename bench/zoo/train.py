@@ -5,7 +5,7 @@
 Why it exists: bench/accuracy knows Llamas, a ResNet and a vision transformer. Other people train other
 models, in other precisions, layouts and optimizers. The models come from their libraries with random
 weights, and nothing is downloaded. Rank 0 prints one line `RESULT {json}`: the seconds of every step, between
-two device synchronisations, and [allocated, reserved] peak bytes.
+two device synchronisations, and [allocated, reserved] peak bytes. With --trace one more step is profiled.
 """
 
 import argparse
@@ -16,6 +16,8 @@ import time
 
 import torch
 import torch.nn.functional as F
+
+from bench.accuracy.workload import profile
 
 CLASSES = 1000
 SEGMENTS = 21
@@ -72,6 +74,42 @@ TEXT = {
             "d_ff": 1024,
             "feed_forward_proj": "gated-gelu",
             "decoder_start_token_id": 0,
+        },
+    ),
+    "llama-3.2-1b": (
+        "LlamaConfig",
+        "LlamaForCausalLM",
+        {
+            "hidden_size": 2048,
+            "num_hidden_layers": 16,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "intermediate_size": 8192,
+            "vocab_size": 128256,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "gemma2-2b": ("Gemma2Config", "Gemma2ForCausalLM", {}),
+    "opt-1.3b": (
+        "OPTConfig",
+        "OPTForCausalLM",
+        {
+            "hidden_size": 2048,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 32,
+            "ffn_dim": 8192,
+            "word_embed_proj_dim": 2048,
+        },
+    ),
+    "phi-2": (
+        "PhiConfig",
+        "PhiForCausalLM",
+        {
+            "hidden_size": 2560,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "intermediate_size": 10240,
+            "partial_rotary_factor": 0.4,
         },
     ),
 }
@@ -151,6 +189,7 @@ def main():
     parser.add_argument("--optimizer", default="adamw", choices=OPTIMIZERS)
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--warmup", type=int, default=6)
+    parser.add_argument("--trace", help="where a Kineto trace of one more step goes")
     options = parser.parse_args()
     torch.manual_seed(0)
     if options.precision == "tf32":
@@ -174,6 +213,8 @@ def main():
         "python": platform.python_version(),
     }
     print("RESULT " + json.dumps(result), flush=True)
+    if options.trace:
+        profile(step, options.trace, rank=0)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,28 @@
 """Measures the jobs of zoo.toml on the one GPU of this machine, and records their kernels.
 
     python -m bench.zoo.visit OUT_DIR [--budget 560] [--only NAME,NAME] [--skip real,calibration,evaluation]
+                                      [--traces]
 
 Why it exists: real steps and recorded kernels of one chip belong together. First every job runs for real,
 alone. Then a leader records the calibration jobs into OUT_DIR/calibration.sqlite, and the evaluation jobs
 into OUT_DIR/evaluation.sqlite, which never ships: it says what a user with one GPU gets. OUT_DIR/zoo.jsonl
-gets a line per run as it ends. No run is started that would not end within the budget (seconds).
+gets a line per run as it ends. With --traces a real run also writes OUT_DIR/NAME.json, a Kineto trace of
+one step. No run is started that would not end within the budget (seconds).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import time
 import tomllib
 from pathlib import Path
 
+from bench.accuracy.programs import RESULT
 from bench.frameworks.real import machine, run
 
 HERE = Path(__file__).resolve().parent
-RESULT = re.compile(r"RESULT (\{.*\})")
 REAL_S, LED_S = 60, 150
 """Seconds after which a run counts as hung."""
 NEEDED_S = {"real": 20, "calibration": 40, "evaluation": 40}
@@ -34,10 +35,11 @@ def jobs() -> list[dict[str, str]]:
     return tomllib.loads((HERE / "zoo.toml").read_text())["job"]
 
 
-def command(job: dict[str, str], how: str, out: Path) -> list[str]:
+def command(job: dict[str, str], how: str, out: Path, traces: bool) -> list[str]:
     """The job for real, or led by the GPU, which records it."""
     script = ["--nproc-per-node", "1", "-m", "bench.zoo.train", *job["flags"].split()]
     if how == "real":
+        script += ["--trace", str(out / f"{job['name']}.json")] if traces else []
         return [sys.executable, "-m", "torch.distributed.run", *script]
     database = out / f"{how}.sqlite"
     ours = ["profile", "--record", "kernels", "--name", job["name"], "-o", str(database)]
@@ -50,6 +52,7 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=1e9)
     parser.add_argument("--only", help="these jobs, comma-separated")
     parser.add_argument("--skip", default="", help="of real, calibration, evaluation")
+    parser.add_argument("--traces", action="store_true", help="of real runs")
     options = parser.parse_args()
     out, begin = options.out.resolve(), time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
@@ -70,7 +73,9 @@ def main() -> int:
         if time.monotonic() - begin + NEEDED_S[how] > options.budget:
             print(f"left out, no time: {job['name']} {how}", flush=True)
             continue
-        status, log, seconds = run(command(job, how, out), {}, REAL_S if how == "real" else LED_S)
+        status, log, seconds = run(
+            command(job, how, out, options.traces), {}, REAL_S if how == "real" else LED_S
+        )
         found = RESULT.findall(log)
         line = {
             "name": job["name"],
