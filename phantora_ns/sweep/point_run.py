@@ -33,6 +33,8 @@ from phantora_ns.sweep.results import LOG, REPORT
 
 _CAUSE = re.compile(r"^(?:\[rank\d+\]:\s*)?((?:\w+\.)*\w*(?:Error|Exception)\b.*)$")
 _OURS = "phantora-ns: "
+LOOK_SHARE = 0.02
+"""Of one core, for looking at the memory of a run: the kernel walks all pages of all its processes."""
 GUESSED = 0.01
 """Above this share of GPU time, guessed kernel times are said (report/summary.py)."""
 
@@ -46,7 +48,7 @@ class PointRun:
         self.alone = True
         """Whether no other run was beside it; its engine says when one comes."""
         self._now_bytes = self._peak_bytes = 0
-        self._start = time.monotonic()
+        self._start = self._next_look = time.monotonic()
         self._memory_kills = memory_kills()
         words = ["--quiet", "--report", str(folder / REPORT), *point.options, "--", *point.command]
         with open(folder / LOG, "wb") as log:
@@ -75,14 +77,17 @@ class PointRun:
         os.kill(self._process.pid, number)
 
     def look(self) -> None:
-        """Takes note of the memory that its processes hold."""
-        total = 0
+        """Takes note of the memory that its processes hold, unless the last look was too short ago."""
+        if time.monotonic() < self._next_look:
+            return
+        total, begin = 0, time.thread_time()
         try:
             own = psutil.Process(self._process.pid)
             for process in [own, *own.children(recursive=True)]:
                 total += _memory(process)
         except psutil.Error:  # it has ended
             return
+        self._next_look = time.monotonic() + (time.thread_time() - begin) / LOOK_SHARE
         self._now_bytes = total
         self._peak_bytes = max(self._peak_bytes, total)
 
