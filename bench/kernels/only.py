@@ -1,6 +1,6 @@
 """Copies chosen kernels of a recording, without its host times.
 
-    python -m bench.kernels.only RECORDING.sqlite OUT.sqlite --kernels triton_
+    python -m bench.kernels.only RECORDING.sqlite OUT.sqlite --kernels '^triton_'
     python -m bench.kernels.only RECORDING.sqlite OUT.sqlite --products --graphs --below-us 1600
 
 Why it exists: a sweep over operators (bench/frameworks/triton_sweep.py, bench/kernels/products.py)
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import re
 from pathlib import Path
 
 from phantora_ns.kernels import signature
@@ -29,9 +30,11 @@ def wanted(data: bytes, options: argparse.Namespace) -> bool:
         return False
     kind, fields = signature.decode(data)
     if kind == SignatureKind.KERNEL:
-        return options.kernels is not None and fields[0].startswith(options.kernels)
-    return (options.products and kind == SignatureKind.GEMM) or (
-        options.graphs and kind == SignatureKind.CUDNN
+        return options.kernels is not None and re.search(options.kernels, fields[0]) is not None
+    return (
+        (options.products and kind == SignatureKind.GEMM)
+        or (options.graphs and kind == SignatureKind.CUDNN)
+        or (options.calls and kind == SignatureKind.CALL)
     )
 
 
@@ -39,9 +42,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("recording", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--kernels", metavar="PREFIX", help="kernels whose names begin with it")
+    parser.add_argument("--kernels", metavar="REGEX", help="kernels whose mangled names have it")
     parser.add_argument("--products", action="store_true", help="matrix products of cuBLAS")
     parser.add_argument("--graphs", action="store_true", help="operation graphs of cuDNN")
+    parser.add_argument("--calls", action="store_true", help="other calls of libraries")
     parser.add_argument("--from-us", type=float, default=0.0, help="no shorter medians")
     parser.add_argument("--below-us", type=float, default=1e12, help="only shorter medians")
     parser.add_argument(

@@ -451,6 +451,57 @@ def test_sizes_that_only_parameters_tell_scale_the_law():
     assert half.duration_ns < 0.6 * whole.duration_ns
 
 
+LISTS = (
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous "
+    "namespace)::TensorListMetadata<1>, at::native::(anonymous namespace)::BinaryOpScalarFunctor<float, 1, 1, "
+    "0>, std::multiplies<float>, float>(int)"
+)
+COPY = (
+    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<"
+    "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda(c10::BFloat16)#1}>(int)>(int)"
+)
+
+
+def test_a_launch_over_lists_takes_no_longer_for_the_operators_other_launches():
+    """The operator's inputs are those of all its launches; a launch of 320 blocks has a chunk of each."""
+    chunk, found = 65536, []
+    for i, blocks in enumerate(range(16, 321, 16)):
+        size = 4 * chunk * blocks
+        context = ["aten::_foreach_mul_", size, 0, [[chunk * blocks]]]
+        taken = 2000 + 2 * size / 3600
+        found.append(
+            Observation(
+                f"run{i % 4}", SignatureKind.KERNEL, launch(LISTS, blocks, 512), context, taken, 3
+            )
+        )
+    learned = models(found)
+    many = ["aten::_foreach_mul_", 64 * 4 * chunk * 320, 0, [[64 * chunk * 320]]]
+    answer = learned.predict(SignatureKind.KERNEL, launch(LISTS, 320, 512), many)
+    assert answer.duration_ns == pytest.approx(found[-1].median_ns, rel=0.02)
+
+
+def test_scattered_copies_do_not_slow_down_those_that_are_not():
+    """No recording holds strides. Half of these took twice their time, as transposes do."""
+    found = []
+    for i, blocks in enumerate(int(3000 * 1.1**power) for power in range(40)):
+        size = blocks * 128 * 4 * 2
+        context = ["aten::copy_", 2 * size, 0, [[size // 128, 64], [size // 128, 64]]]
+        plain = TIMES.estimate(SignatureKind.KERNEL, launch(COPY, blocks), context).duration_ns
+        taken = plain * (2.0 if i % 2 else 0.95)
+        found.append(
+            Observation(
+                f"run{i % 4}", SignatureKind.KERNEL, launch(COPY, blocks), context, taken, 3
+            )
+        )
+    blocks = 20000
+    size = blocks * 128 * 4 * 2
+    context = ["aten::copy_", 2 * size, 0, [[size // 128, 64], [size // 128, 64]]]
+    plain = TIMES.estimate(SignatureKind.KERNEL, launch(COPY, blocks), context).duration_ns
+    answer = models(found).predict(SignatureKind.KERNEL, launch(COPY, blocks), context)
+    assert answer.family.startswith("kernel strided")
+    assert answer.duration_ns == pytest.approx(0.95 * plain, rel=0.05)
+
+
 def test_a_law_of_the_cache_does_not_outrun_the_memory():
     """What was measured fits into the cache and takes a third of what memory would; what does not
     fit comes from memory."""

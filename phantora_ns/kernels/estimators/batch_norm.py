@@ -24,6 +24,10 @@ KEPT_BYTES = 128 << 10
 """A channel up to this size is read once, and kept on the multiprocessor: channels of 110 KB took 0.2 ns an
 element forward, those of 200 KB and more 0.5."""
 
+CHANNELS_OF_GROUP = 64
+"""Where channels are innermost. H200: 144 channels take as long as 192, 48 as long as 64 (varied.py). cuDNN asks for
+workspace for such groups, too (libintercept/simulated/math/cudnn_legacy.c)."""
+
 
 class BatchNorm(NamedTuple):
     """One call. `pass_`: forward or backward, a key of PASSES; `last`: channels are innermost."""
@@ -69,8 +73,13 @@ def parse(name: str, numbers: Sequence[int]) -> BatchNorm | None:
 
 
 def terms_ns(call: BatchNorm, rates: Rates) -> tuple[float, float, float, float]:
-    """What may bound the call: a tensor's traffic; a channel's elements, one a cycle, in one block, in
-    whole waves of blocks, and shared by the multiprocessors."""
+    """What may bound the call. A tensor's traffic. Where channels are innermost, that of as many channels
+    as its groups have, and a microsecond for each group; else a channel's elements, one a cycle, in one
+    block, in whole waves of blocks, and shared by the multiprocessors."""
+    if call.last:
+        groups = math.ceil(call.channels / CHANNELS_OF_GROUP)
+        moved = call.size_bytes / rates.memory_bytes_per_ns
+        return moved, moved * groups * CHANNELS_OF_GROUP / call.channels, 1000.0 * groups, 0.0
     serial = call.per_channel / rates.cycles_per_ns
     share = call.channels / rates.multiprocessors
     return (

@@ -6,6 +6,7 @@ know. The order is attention, grouped products, memory traffic, launch volume.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,12 +58,15 @@ class Context:
     @property
     def total_bytes(self) -> float:
         """Bytes of inputs and outputs. Outputs that are not known yet (0) count as one input of mean
-        size. They count nothing for an operator that works in place, and as much as all inputs for
-        one that joins its inputs."""
+        size. They count nothing for an operator that works in place, as much as all inputs for one
+        that joins its inputs, and as the largest input for a norm, whose weights are small."""
         if not self.output_bytes and self.operator in JOINING:
             return 2.0 * self.input_bytes
         if self.output_bytes or self.operator.endswith("_"):
             return self.input_bytes + self.output_bytes
+        if "norm" in self.operator:
+            sizes = [math.prod(shape) for shape in self.shapes if shape]
+            return self.input_bytes * (1 + max(sizes, default=0) / max(1, sum(sizes)))
         return self.input_bytes + self.input_bytes / max(
             1, sum(1 for shape in self.shapes if shape)
         )

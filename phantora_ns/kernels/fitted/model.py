@@ -18,6 +18,7 @@ from phantora_ns.kernels.database.records import Observation
 from phantora_ns.kernels.estimators import launch
 from phantora_ns.kernels.fitted import law
 from phantora_ns.kernels.fitted.kept import Keep, make_always
+from phantora_ns.kernels.fitted.law import EMPTY_NS, ESTIMATE
 from phantora_ns.kernels.fitted.points import Point, point
 from phantora_ns.kernels.fitted.residual import CLOCKS, Inputs, Residual
 from phantora_ns.kernels.rates import Rates
@@ -30,6 +31,9 @@ LEAST_FOR_LAW = 4
 time."""
 LEAST_IN_FAMILY = 8
 """Measured points that a family needs before it predicts a group that it has never seen."""
+SCATTERED = 1.25
+"""A strided launch whose time exceeds its estimate by this factor reads scattered elements. No recording
+holds strides, but the times lie apart: 0.65 to 1.2 of the estimate, and 1.3 to 2.6."""
 NAMELESS = {"kernel other", "call", "cudnn graph"}
 """Families whose groups have nothing in common."""
 ERRORS = (SignatureError, ArithmeticError, ValueError, TypeError, LookupError, AttributeError)
@@ -52,6 +56,14 @@ class Prediction:
     source: int
     bound_by: int
     family: str
+
+
+def _scattered(where: Point, time_ns: float) -> bool:
+    """Whether a recorded launch shows by its time that its elements are far apart. The models answer for
+    launches whose elements are not (FittedPredictor.predict)."""
+    return where.family.startswith("kernel strided") and time_ns > SCATTERED * max(
+        where.terms[ESTIMATE], EMPTY_NS
+    )
 
 
 Row = tuple[Point, float, str]
@@ -161,7 +173,7 @@ class FittedModels:
             where = self.point(observation.kind, observation.fields, observation.context)
             if where is None:
                 unreadable += 1
-            else:
+            elif not _scattered(where, observation.median_ns):
                 share = self._share(where.bound_by, observation.uid)
                 row = where, observation.median_ns * share, observation.configuration
                 families[where.family].append(row)

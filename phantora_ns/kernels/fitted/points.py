@@ -51,6 +51,8 @@ SECTOR, TWO_BYTES = 32.0, 2.0
 # Multiply-adds per multiprocessor and cycle where a convolution has few channels a group: its ordinary
 # lanes (CUDA C++ programming guide, table of arithmetic throughput, fp32 on compute capability 9.0).
 CHANNEL_LANES = 128
+# Families of launches over lists of tensors.
+OVER_LISTS = ("foreach", "optimizer")
 INTEGER = 0xFFFFFFFF  # in a launch's identity: a parameter that is not a small integer
 _NUMBERED = re.compile(r"_\d+(d\w*)?$")
 
@@ -369,7 +371,9 @@ def _kernel(
     found = memory.traffic(kernel, name)
     bandwidth = rates.memory_bytes_per_ns
     threads = kernel.blocks * kernel.block_threads
-    given = context.input_bytes if context else 0
+    given = float(context.input_bytes if context else 0)
+    if found is not None and found.family in OVER_LISTS:
+        given = min(given, found.bytes / 2)  # a launch is one of many of its operator
     row = context.shapes[0][-1] if context and context.shapes and context.shapes[0] else 0
     sizes = [] if context else identity_sizes(identity)
     volume = math.prod(sorted(sizes)[-2:]) if sizes else 0
