@@ -52,6 +52,10 @@ C_FILES := '*.c' '*.h' '*.cpp'
 build: venv
 	@$(MAKE) --no-print-directory native
 
+# What only tests need. Every target that runs pytest calls this in its recipe: among its prerequisites, make -j could
+# run two pips in one environment.
+PYTEST_TOO = $(MAKE) --no-print-directory $(VENV)/.stamp-tests
+
 DEMO = torchrun --nnodes 2 --nproc-per-node 4 examples/train_llama.py --mode fsdp
 demo:
 	@$(MAKE) --no-print-directory build BRIEF=1
@@ -78,6 +82,7 @@ transformer-engine: $(VENV)/.stamp-transformer-engine
 
 # Whether TORCH works at all, in five minutes on two cores; `make test-all` holds these tests too
 smoke: build
+	@+$(PYTEST_TOO)
 	$(VENV)/bin/python -m pytest -m smoke tests/smoke
 
 # Runs the demo and the smoke tests under every supported torch, and writes the table of docs/versions.md.
@@ -88,15 +93,18 @@ versions:
 # What was measured under torch 2.11.0, such as peak memory: other releases skip it. And runs that must repeat to the byte,
 # which the suite holds too: the watchdogs of 2.15 are others
 truth: build
+	@+$(PYTEST_TOO)
 	$(VENV)/bin/python -m pytest -m 'truth and not nightly' tests/truth tests/accuracy tests/intercept tests/fit
 	$(VENV)/bin/python -m pytest tests/torch/test_repeat.py tests/torch/test_clocks.py -k equal_to_the_byte
 
 # WORKERS: tests at once. Many of them wait, and most jobs that they start keep one core busy
 WORKERS = 2
 test: build frameworks
+	@+$(PYTEST_TOO)
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal
 
 test-all: build frameworks
+	@+$(PYTEST_TOO)
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m ""
 
 BENCHES = flows.run overhead.run values.run
@@ -105,6 +113,7 @@ bench: build
 
 # MICRO: options of pytest and pytest-benchmark (bench/micro/README.md)
 bench-micro: build
+	@+$(PYTEST_TOO)
 	$(VENV)/bin/python -m pytest bench/micro --benchmark-columns min,median,rounds $(MICRO)
 
 # Compares simulated with measured runs, our own scripts and the frameworks; needs no GPU. Goes on where it was stopped.
@@ -193,8 +202,8 @@ $(WHEEL_TOOLS)/.stamp: pyproject.toml
 	@touch $@
 
 # ---- the virtual environment ------------------------------------------------------------------------------------------
-# pip compiles nothing here: the project is installed without build isolation (setuptools is among the test extras) and
-# the C parts are compiled by `native`, once torch is there to compile the values library against.
+# pip compiles nothing here: the project is installed without build isolation (so setuptools comes first) and the C
+# parts are compiled by `native`, once torch is there to compile the values library against.
 venv: $(VENV)/.stamp-project
 
 $(VENV)/.stamp-python:
@@ -212,8 +221,13 @@ $(VENV)/.stamp-torch: | $(VENV)/.stamp-python
 	@touch $@
 
 $(VENV)/.stamp-project: pyproject.toml setup.py | $(VENV)/.stamp-torch
-	$(call say,PIP,phantora-ns and what its tests need)
+	$(call say,PIP,phantora-ns)
 	$(Q)$(VENV)/bin/python -m pip install --quiet 'setuptools>=64' wheel
+	$(Q)PHANTORA_SKIP_NATIVE=1 $(VENV)/bin/python -m pip install --quiet --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.stamp-tests: pyproject.toml tests/traces/hta-requirements.txt | $(VENV)/.stamp-project
+	$(call say,PIP,what the tests need)
 	$(Q)PHANTORA_SKIP_NATIVE=1 $(VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[test]'
 	$(Q)$(VENV)/bin/python -m pip install --quiet --no-deps -r tests/traces/hta-requirements.txt
 	@touch $@
@@ -336,6 +350,7 @@ OBJECTS := $(INTERCEPT_OBJECTS) $(LEADER_OBJECTS) $(LAUNCHER_OBJECTS) $(FLOWS_OB
 # AddressSanitizer and UndefinedBehaviorSanitizer. Tests that measure time are left out.
 SANITIZED = tests/intercept $(addprefix tests/leader/test_,calls.py gpu_load.py map_and_random.py measure.py samples.py)
 sanitize: venv
+	@+$(PYTEST_TOO)
 	$(Q)$(MAKE) --no-print-directory native-c LIB=build/sanitize/lib OBJ=build/sanitize/obj \
 		SANITIZE='-fsanitize=address,undefined -fno-omit-frame-pointer'
 	PHANTORA_TEST_LIB=$(abspath build/sanitize/lib) ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0 \

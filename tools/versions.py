@@ -102,12 +102,9 @@ def make(target: str, torch: str, where: Place, python: str, **variables: str):
 def download(torch: str, python: str, folder: Path) -> None:
     """All packages that `make build` installs. Raises CalledProcessError."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    packages = [*project["dependencies"], *project["optional-dependencies"]["test"]]
-    with_dependencies = [f"torch=={torch}", "setuptools>=64", "wheel", *packages]
-    alone = ["--no-deps", "-r", str(ROOT / "tests" / "traces" / "hta-requirements.txt")]
+    wanted = [f"torch=={torch}", "setuptools>=64", "wheel", *project["dependencies"]]
     pip = [python, "-m", "pip", "download", "--quiet", "--no-cache-dir", "--dest", str(folder)]
-    for wanted in (with_dependencies, alone):
-        subprocess.run([*pip, *wanted], check=True)
+    subprocess.run([*pip, *wanted], check=True)
 
 
 def cpu_seconds() -> float:

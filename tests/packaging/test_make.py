@@ -159,6 +159,50 @@ def test_transformer_engine_says_which_torch_it_needs(root, tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.fixture
+def recording_venv(tmp_path):
+    """An environment with torch, as far as its stamps say, whose Python does nothing but write down its words."""
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\necho "$*" >>{tmp_path}/words\n')
+    python.chmod(0o755)
+    for stamp in ("python", "torch"):
+        (tmp_path / "venv" / f".stamp-{stamp}").touch()
+
+    def words():
+        path = tmp_path / "words"
+        found = path.read_text().splitlines() if path.exists() else []
+        path.unlink(missing_ok=True)
+        return found
+
+    return tmp_path / "venv", words
+
+
+def test_only_targets_that_run_pytest_install_what_it_needs(root, compiler, recording_venv):
+    venv, words = recording_venv
+    for target in ("build", "frameworks"):
+        assert make(root, target, VENV=venv, **compiler).returncode == 0
+    built = words()
+    assert any(line.endswith("--editable .") for line in built)
+    assert not any("[test]" in line or "hta-requirements" in line for line in built)
+    assert make(root, "test", VENV=venv, **compiler).returncode == 0
+    *_, packages, hta, tests = words()
+    assert packages.endswith("--editable .[test]") and "hta-requirements" in hta
+    assert tests.startswith("-m pytest")
+    assert make(root, "test", VENV=venv, **compiler).returncode == 0
+    assert not any("pip" in line for line in words())
+
+
+@pytest.mark.parametrize("target", ["smoke", "truth", "test", "test-all", "bench-micro"])
+def test_a_target_that_runs_pytest_installs_it_first(root, compiler, recording_venv, target):
+    venv, words = recording_venv
+    done = make(root, "-j2", target, VENV=venv, **compiler)
+    assert done.returncode == 0 and "jobserver" not in done.stderr
+    said = words()
+    at = next(n for n, line in enumerate(said) if line.endswith("--editable .[test]"))
+    assert at < next(n for n, line in enumerate(said) if line.startswith("-m pytest"))
+
+
 def test_the_default_torch_is_the_newest_that_is_supported(root, tmp_path):
     newest = supported_versions().releases[0].torch
     done = make(root, "-n", "venv", VENV=tmp_path / "venv")
