@@ -253,7 +253,7 @@ class _SweepCommand(ShortHelpCommand):
 @click.option(
     "--work",
     metavar="AMOUNT",
-    help="What a step does, such as 'batch * 1024 * gpus' for tokens; points are then compared by it.",
+    help="What a step does, such as 'batch * 1024 * gpus tokens'; points are then compared by it.",
 )
 @click.option(
     "--price",
@@ -286,6 +286,7 @@ class _SweepCommand(ShortHelpCommand):
     metavar="ADDRESS",
     help="The address of dask's scheduler, such as tcp://node0:8786.",
 )
+@click.option("--quiet", is_flag=True, help="Print nothing but the table at the end.")
 @_point_options
 @help_all
 @click.argument("words", nargs=-1, metavar="FILE | COMMAND...", type=click.UNPROCESSED)
@@ -303,6 +304,7 @@ def sweep(
     html: Path | None,
     engine: str,
     scheduler: str | None,
+    quiet: bool,
     **options: Any,
 ) -> int:
     """Runs a job with every combination of settings, as many at once as machines allow, and shows
@@ -319,8 +321,9 @@ def sweep(
 
     assert context.parent is not None
     given = {**_given(context.parent, context.parent.params), **_given(context, options)}
+    quiet = given.pop("quiet", False) or quiet
     asked = SweepWords(
-        words, output, grid, where, work, price, jobs, again, html, engine, scheduler
+        words, output, grid, where, work, price, jobs, again, html, engine, scheduler, quiet
     )
     return sweep_command(asked, given, parse_options)
 

@@ -36,6 +36,7 @@ class SweepWords:
     html: Path | None
     engine: str
     scheduler: str | None
+    quiet: bool = False
 
 
 def sweep_command(asked: SweepWords, options: Mapping[str, Any], parse: Parse) -> int:
@@ -59,5 +60,5 @@ def sweep_command(asked: SweepWords, options: Mapping[str, Any], parse: Parse) -
     spec = read_spec(file, given)
     points = points_of(spec, parse, own_version())
     folder = asked.output or (UNNAMED if file is None else file.with_suffix(""))
-    chosen = SweepOptions(folder, asked.html, asked.jobs, asked.again, asked.scheduler)
+    chosen = SweepOptions(folder, asked.html, asked.jobs, asked.again, asked.scheduler, asked.quiet)
     return run_sweep(spec, points, chosen, parse)

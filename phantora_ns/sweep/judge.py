@@ -18,10 +18,11 @@ HOUR_NS = 3600 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A point and its result. `pace_ns`: the step's time, or with an amount of work the time for one unit
-    of it, which compares steps of different size. `cost`: of a step, or of a million units of work, in the
-    currency of the prices. `why`: of a failure. `doubts`: what to check before trusting it. None: not
-    known."""
+    """A point and its result. `work`: how much a step does, in the sweep's unit. `pace_ns`: the step's time, or
+    with an amount of work the time for one unit of it, which compares steps of different size. `cost`: of a
+    step, or of a million units of work, in the currency of the prices. `why`: of a failure. `doubts`: what to
+    check before trusting it. None: not known. `front`: no other row is at least as good in every aim, and
+    better in one. `marks`: what speaks for the row, in words."""
 
     number: int
     settings: Settings
@@ -34,6 +35,7 @@ class Row:
     low_ns: int | None
     high_ns: int | None
     peak_bytes: int | None
+    work: float | None
     pace_ns: float | None
     rate: float | None
     """Units of work a second."""
@@ -47,6 +49,7 @@ class Row:
     best: bool = False
     cheapest: bool = False
     front: bool = False
+    marks: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """For the page and for programs."""
@@ -62,7 +65,17 @@ def row_of(point: Mapping[str, Any], result: Mapping[str, Any], prices: Mapping[
     cost = None
     if pace is not None and price is not None:
         cost = pace * point["gpus"] * price / HOUR_NS * (1e6 if work else 1)
-    fields = ("number", "settings", "gpus", "nodes", "gpu", "memory_bytes", "command", "folder")
+    fields = (
+        "number",
+        "settings",
+        "gpus",
+        "nodes",
+        "gpu",
+        "memory_bytes",
+        "work",
+        "command",
+        "folder",
+    )
     results = (
         "state",
         "step_ns",
@@ -93,7 +106,7 @@ def judged(rows: Sequence[Row]) -> list[Row]:
     paid = [row for row in good if row.cost is not None]
     cheapest = min(paid, key=lambda row: (row.cost, row.pace_ns), default=None)
     front = {row.number for row in pareto(good)}
-    return [
+    found = [
         replace(
             row,
             best=best is not None and row.number == best.number,
@@ -102,6 +115,19 @@ def judged(rows: Sequence[Row]) -> list[Row]:
         )
         for row in rows
     ]
+    return [replace(row, marks=marks(row, best)) for row in found]
+
+
+def marks(row: Row, best: Row | None) -> tuple[str, ...]:
+    """What speaks for the row. A row that another one beats in every aim has no marks."""
+    found = [name for name in ("best", "cheapest") if getattr(row, name)]
+    if best is None or not row.front or row.best:
+        return tuple(found)
+    _, memory, gpus, cost = (one < other for one, other in zip(aims(row), aims(best)))
+    found += ["less memory"] if memory else []
+    found += ["fewer GPUs"] if gpus else []
+    found += ["cheaper"] if cost and not row.cheapest else []
+    return tuple(found or ["as good as the best"])
 
 
 def aims(row: Row) -> tuple[float, ...]:

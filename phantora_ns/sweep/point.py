@@ -35,7 +35,7 @@ MOST_READ = 16 << 20
 @dataclass(frozen=True)
 class Point:
     """`number`: its place in the sweep, from 0. `environment`: besides this process's; None takes a
-    variable away. `cwd`: the folder in which it runs. `work`: what a step does, in the sweep's unit.
+    variable away. `cwd`: the folder in which it runs. `work`: what a step does, in the sweep's `unit`.
     `made_of`: what its result depends on; `key` is the digest of that."""
 
     number: int
@@ -50,6 +50,7 @@ class Point:
     gpu: str
     memory_bytes: int
     work: float | None
+    unit: str
     made_of: Mapping[str, Any]
 
     @property
@@ -69,7 +70,9 @@ class Point:
             for name, value in self.environment.items()
         ]
         env = ["env", *changed] if any(word.startswith("-u ") for word in changed) else changed
-        return " ".join([*env, shlex.join(["phantora-ns", *self.options, "--", *self.command])])
+        work = () if self.work is None else ("--work", f"{_digits(self.work)} {self.unit}")
+        words = ["phantora-ns", *self.options, *work, "--", *self.command]
+        return " ".join([*env, shlex.join(words)])
 
 
 class Parse(Protocol):
@@ -113,6 +116,7 @@ def _point(spec: Spec, number: int, settings: Settings, parse: Parse, version: s
         cluster.gpu_model.model,
         cluster.gpu_model.memory_bytes,
         _work(spec, settings, cluster.world_size, cluster.nodes),
+        spec.unit,
         _made_of(request, command, options, environment, version),
     )
 
@@ -214,6 +218,10 @@ def _work(spec: Spec, settings: Settings, gpus: int, nodes: int) -> float | None
     except GridError as error:
         raise UsageError(f"sweep: {error}; {spec.source}") from error
     return float(found)
+
+
+def _digits(amount: float) -> str:
+    return str(int(amount)) if amount.is_integer() else repr(amount)
 
 
 def _made_of(

@@ -22,8 +22,8 @@ WIDE = 240  # columns of a table that no terminal shows
 class Watcher(Protocol):
     """Hears how a sweep gets on."""
 
-    def started(self, point: Point) -> None:
-        """The run of a point has begun."""
+    def started(self, point: Point, label: str, left_s: float | None) -> None:
+        """The run of a point has begun. `left_s`: about how long all that is left takes; None: not known."""
 
     def finished(self, row: Row, label: str) -> None:
         """A point has a result."""
@@ -35,14 +35,36 @@ class Watcher(Protocol):
         """No run is left."""
 
 
+class Quiet:
+    """Says nothing."""
+
+    def started(self, point: Point, label: str, left_s: float | None) -> None:
+        """Nothing."""
+
+    def finished(self, row: Row, label: str) -> None:
+        """Nothing."""
+
+    def tick(self) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
 class Lines:
-    """For logs: a line for each finished point. `done`: how many had a result before."""
+    """For logs: a line for each point that starts, and for each that is finished. `done`: how many had a result
+    before."""
 
     def __init__(self, total: int, done: int) -> None:
-        self._total, self._done = total, done
+        self._total, self._begun, self._done = total, done, done
 
-    def started(self, point: Point) -> None:
-        """Says nothing: the point's end is what counts."""
+    def started(self, point: Point, label: str, left_s: float | None) -> None:
+        """A line."""
+        self._begun += 1
+        left = "" if left_s is None else f"; {table.about(left_s)} left in all"
+        # a point that is run once more, because its machine was lost, does not count twice
+        at = min(self._begun, self._total)
+        say(f"point {at} of {self._total} starts: {label}{left}")
 
     def finished(self, row: Row, label: str) -> None:
         """A line."""
@@ -71,7 +93,7 @@ class Live:
         self._live = RichLive(console=self._console, auto_refresh=False, transient=True)
         self._live.start()
 
-    def started(self, point: Point) -> None:
+    def started(self, point: Point, label: str, left_s: float | None) -> None:
         """Draws it."""
         self.tick()
 

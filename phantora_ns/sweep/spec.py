@@ -8,6 +8,7 @@ option of phantora-ns; any other key fills `{KEY}`.
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import tomllib
@@ -18,7 +19,15 @@ from typing import Any
 
 from phantora_ns.launch.command.options import NOT_OF_A_POINT, RunOptions
 from phantora_ns.launch.errors import UsageError
-from phantora_ns.sweep.grid import GridError, Settings, Value, allowed, expand, names_of
+from phantora_ns.sweep.grid import (
+    Expression,
+    GridError,
+    Settings,
+    Value,
+    allowed,
+    expand,
+    names_of,
+)
 
 KEYS = {"command", "options", "environment", "grid", "point", "where", "work", "unit", "price"}
 GIVEN = {"gpus", "nodes", "world_size"}
@@ -26,6 +35,9 @@ GIVEN = {"gpus", "nodes", "world_size"}
 not known when points are chosen."""
 HOST_TIME = "model"
 """Points run beside each other, which changes times that are measured here."""
+UNNAMED_UNIT = "work"
+_WORD = r"[A-Za-z][\w-]*"
+_UNIT = re.compile(rf"\s*(.*\S)\s+({_WORD})\s*", re.DOTALL)
 _HOLE = re.compile(r"\{([A-Za-z_]\w*)\}")
 
 
@@ -40,7 +52,7 @@ class Spec:
     options: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     work: str | None = None
-    unit: str = "work"
+    unit: str = UNNAMED_UNIT
     price: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -109,14 +121,15 @@ def _spec(data: Mapping[str, Any], source: str, given: Given) -> Spec:
     points = allowed(expand(axes, listed), conditions, keys)
     if not points:
         raise GridError("no point is left: no combination fulfils all conditions of `where`")
+    work, unit = _work(data, given.work, keys)
     spec = Spec(
         source,
         given.command or _command(data),
         tuple(points),
         _options(data, given.options),
         {name: _word(value) for name, value in _flat(data.get("environment", {}), "environment")},
-        given.work or _text(data, "work"),
-        _text(data, "unit") or "work",
+        work,
+        unit,
         _price(data, given.price),
     )
     _check_holes(spec)
@@ -170,6 +183,30 @@ def _command(data: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(found, list) or not found:
         raise GridError('there is no command; add command = "torchrun --nproc-per-node 8 train.py"')
     return tuple(_word(word) for word in found)
+
+
+def _work(
+    data: Mapping[str, Any], given: str | None, keys: Iterable[str]
+) -> tuple[str | None, str]:
+    """The expression and its unit. `batch * 1024 tokens` has both: no expression has two words side by side."""
+    unit, text = _text(data, "unit"), given or _text(data, "work")
+    if unit is not None and not re.fullmatch(_WORD, unit):
+        raise GridError(f"unit {unit!r} is no word; write it as unit = 'tokens'")
+    named = _UNIT.fullmatch(text or "")
+    if text is None or named is None or _is_expression(text):
+        return text, unit or UNNAMED_UNIT
+    if given is None and unit not in (None, named[2]):
+        raise GridError(f"work {text!r} has the unit {named[2]}, and unit is {unit}; write one")
+    Expression(named[1], {*names_of(keys).values(), *GIVEN})  # a mistake in it is told
+    return named[1], named[2]
+
+
+def _is_expression(text: str) -> bool:
+    try:
+        ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError):
+        return False
+    return True
 
 
 def _options(data: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from phantora_ns.sweep.judge import OK, Row, judged, row_of
 from phantora_ns.sweep.local import LocalEngine
 from phantora_ns.sweep.point import Parse, Point
 from phantora_ns.sweep.results import Results
-from phantora_ns.sweep.show import Lines, Live, Watcher, print_end
+from phantora_ns.sweep.show import Lines, Live, Quiet, Watcher, print_end
 from phantora_ns.sweep.spec import Spec
 
 EXIT_NONE = 1
@@ -35,13 +35,14 @@ EXIT_NONE = 1
 class SweepOptions:
     """`results`: the folder. `html`: the page; None: in the folder. `jobs`: at most so many runs at once.
     `again`: what is finished is run again too. `scheduler`: the address of dask's; None: runs are on this
-    machine."""
+    machine. `quiet`: nothing is said but the table at the end."""
 
     results: Path
     html: Path | None = None
     jobs: int | None = None
     again: bool = False
     scheduler: str | None = None
+    quiet: bool = False
 
 
 def run_sweep(spec: Spec, points: Sequence[Point], options: SweepOptions, parse: Parse) -> int:
@@ -70,13 +71,25 @@ def run_sweep(spec: Spec, points: Sequence[Point], options: SweepOptions, parse:
     finally:
         results.close()
     print_end(spec, rows)
-    say(f"page written; {html}; all numbers are in {options.results / 'results.csv'}")
+    if not options.quiet:
+        say(f"page written; {html}; all numbers are in {options.results / 'results.csv'}")
     if code:
         say(
             f"{signal_name(code - 128)}: {len(rows)} of {len(points)} points are kept; the same command goes on"
         )
         return code
     return 0 if any(row.state == OK for row in rows) else EXIT_NONE
+
+
+def left_s(ended: Sequence[float], running: Sequence[float], waiting: int) -> float | None:
+    """About how many seconds are left: `ended` took so long each, `running` run for so long by now, beside each
+    other, and `waiting` have not begun. None: nothing has ended yet."""
+    if not ended:
+        return None
+    each = sum(ended) / len(ended)
+    rest = [max(0.0, each - seconds) for seconds in running]
+    together = (sum(rest) + waiting * each) / max(1, len(running))
+    return max([together, *rest])
 
 
 class Sweep:
@@ -124,7 +137,7 @@ class Sweep:
 
     def run(self) -> int:
         """0, or 128 and the signal that ended it."""
-        if self._kept:
+        if self._kept and not self._options.quiet:
             say(
                 f"{len(self._kept)} of {self._total} points have a result already; in {self._results.path}"
             )
@@ -141,6 +154,8 @@ class Sweep:
         return 128 + self._ended_by if self._ended_by else 0
 
     def _make_watcher(self) -> Watcher:
+        if self._options.quiet:
+            return Quiet()
         if os.isatty(2):
             return Live(self._spec, self._state)
         return Lines(self._total, len(self._kept))
@@ -152,23 +167,30 @@ class Sweep:
             for run, machine in self._engine.running
         ]
         states = Counter(row.state for row in rows)
-        return rows, running, table.progress(states, len(running), self._total)
+        return rows, running, table.progress(states, len(running), self._total, self._left_s())
 
     def _label(self, point: Point) -> str:
         return point.label(self._spec.varying)
+
+    def _left_s(self) -> float | None:
+        """About how long the rest takes."""
+        ended = [result["wall_s"] for _, result in self._kept.values() if result["state"] == OK]
+        running = [run.wall_s for run, _ in self._engine.running]
+        return left_s(ended, running, len(self._todo))
 
     # ---- runs ----
 
     def _start_what_fits(self) -> None:
         assert self._watcher is not None
+        started = []
         while self._todo and not self._ended_by:
-            point = self._todo[0]
-            run = self._engine.start(point, self._results.begin)
+            run = self._engine.start(self._todo[0], self._results.begin)
             if run is None:
-                return
-            self._todo.popleft()
+                break
+            started.append(self._todo.popleft())
             self._watch(run)
-            self._watcher.started(point)
+        for point in started:
+            self._watcher.started(point, self._label(point), self._left_s())
 
     def _watch(self, run: Run) -> None:
         self._loop.watch(run, lambda: self._ended(run))

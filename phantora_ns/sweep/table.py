@@ -80,9 +80,7 @@ def verdict(row: Row) -> str:
     """What is said of a row: its failure, or what it is best in."""
     if row.state != OK:
         return row.state
-    marks = [name for name in ("best", "cheapest") if getattr(row, name)]
-    marks += ["Pareto"] if row.front else []
-    return ", ".join(marks) if row.pace_ns is not None else "fits; it told no steps"
+    return ", ".join(row.marks) if row.pace_ns is not None else "fits; it told no steps"
 
 
 def line(row: Row, label: str) -> str:
@@ -111,14 +109,46 @@ def closing(spec: Spec, rows: Sequence[Row]) -> list[str]:
                 f"{mark} that fits: {named}: step {milliseconds(row.step_ns)}{rate}, "
                 f"{row.peak_bytes / GIB:.2f} GiB, {row.gpus} GPUs{cost}"
             )
+            if mark == "best":
+                lines += _shorter(spec, rows, row)
             lines.append(f"  {row.command}")
             lines += [f"  check: {doubt}" for doubt in row.doubts]
     return lines
 
 
-def progress(finished: Mapping[str, int], running: int, total: int) -> str:
+def _shorter(spec: Spec, rows: Sequence[Row], best: Row) -> list[str]:
+    """Why the row with the shortest step is not the best one, if it is not."""
+    timed = [row for row in rows if row.state == OK and row.step_ns and row.work]
+    least = min(timed, key=lambda row: row.step_ns or 0, default=best)
+    if not (least.step_ns and best.step_ns and least.work and best.work):
+        return []
+    if least.step_ns >= best.step_ns:
+        return []
+    named = " ".join(f"{axis}={setting(least.settings, axis)}" for axis in spec.varying)
+    return [
+        f"  not the shortest step: {milliseconds(least.step_ns)} with {named}, which does "
+        f"{least.work:,.6g} {spec.unit} a step, not {best.work:,.6g}"
+    ]
+
+
+def progress(
+    finished: Mapping[str, int], running: int, total: int, left_s: float | None = None
+) -> str:
     """How far a sweep is."""
     done = sum(finished.values())
     failed = done - finished.get(OK, 0)
     text = f"{done} of {total} points, {running} running"
-    return text + (f", {failed} that did not end well" if failed else "")
+    text += f", {failed} that did not end well" if failed else ""
+    return text + (f", {about(left_s)} left" if left_s is not None else "")
+
+
+def about(seconds: float) -> str:
+    """An estimate in words.
+
+    >>> about(41), about(254), about(9000)
+    ('about 41 s', 'about 4 min', 'about 2.5 h')
+    """
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    minutes = seconds / 60
+    return f"about {minutes:.0f} min" if minutes < 90 else f"about {minutes / 60:.1f} h"

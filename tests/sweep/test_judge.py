@@ -60,6 +60,21 @@ def test_the_best_is_the_fastest_that_fits(rows):
         assert row.cost == min(one.cost for one in good)
 
 
+@given(rows)
+def test_marks_say_what_speaks_for_a_row(rows):
+    """Of the front each row has one. A row that is beaten has none, but the cheapest may be beaten in all but
+    cost."""
+    best = next((row for row in rows if row.best), None)
+    for row in rows:
+        assert ("best" in row.marks) == row.best and ("cheapest" in row.marks) == row.cheapest
+        said = {*row.marks} - {"best", "cheapest"}
+        assert bool(row.marks) >= row.front and (row.front or not said)
+        if best is not None and row.front and not row.best:
+            assert ("less memory" in said) == (row.peak_bytes < best.peak_bytes)
+            assert ("fewer GPUs" in said) == (row.gpus < best.gpus)
+            assert ("as good as the best" in said) == (aims(row) == aims(best) and not row.cheapest)
+
+
 def test_steps_of_different_size_are_compared_by_their_work():
     small, large = (
         row_of(point(0, work=8), result(10), {}),

@@ -172,3 +172,35 @@ def test_what_differs_on_another_machine_is_named(tmp_path, monkeypatch, built_l
     assert differences(point, parse_options, "2") == ["job.py", "phantora-ns (2, not 1)"]
     (tmp_path / "job.py").unlink()
     assert differences(point, parse_options, "1") == ["job.py"]
+
+
+@pytest.mark.parametrize(
+    "text, expression, unit",
+    [
+        ("16*8192 / (tp tokens", None, None),
+        ("16*8192 / tp tokens", "16*8192 / tp", "tokens"),
+        ("16*8192 / tp", "16*8192 / tp", "work"),
+        ("8 if tp > 1 else tp", "8 if tp > 1 else tp", "work"),
+        ("tp tp", "tp", "tp"),
+        ("max(tp, 2) sample-pairs", "max(tp, 2)", "sample-pairs"),
+    ],
+)
+def test_work_may_end_with_its_unit(text, expression, unit):
+    given = Given(command=("true",), grid=("--tp=1,2",), work=text)
+    if unit is None:
+        with pytest.raises(UsageError, match="is no expression"):
+            read_spec(None, given)
+        return
+    spec = read_spec(None, given)
+    assert (spec.work, spec.unit) == (expression, unit)
+
+
+def test_one_unit_is_that_of_the_command_line(tmp_path):
+    grid = "[grid]\n--tp = [1]\n"
+    both = 'command = "true"\nwork = "8 rows"\nunit = "tokens"\n' + grid
+    with pytest.raises(UsageError, match="has the unit rows, and unit is tokens; write one"):
+        spec_of(both, tmp_path)
+    assert spec_of(both.replace("8 rows", "8"), tmp_path).unit == "tokens"
+    assert spec_of(both, tmp_path, work="9 lines").unit == "lines"
+    with pytest.raises(UsageError, match="is no word"):
+        spec_of(both.replace("tokens", "a b"), tmp_path)

@@ -5,6 +5,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -128,7 +129,14 @@ def test_a_sweep_says_what_single_runs_say(sweep, phantora, tmp_path):
     assert [row["step_ns"] for row in rows[:2]] == [str(first["step_ns"]), str(second["step_ns"])]
     best = first if first["best"] else second
     assert "4 points: 2 ok, 1 out of memory, 1 failed" in out and best["command"] in out
+    assert best["command"].partition(" -- ")[0].endswith(f"--work '{best['work']:.0f} rows'")
+    starts = re.findall(r"^phantora-ns: point (\d) of 4 starts: (--rows=\d+)", err, re.M)
+    assert starts == [("1", "--rows=64"), ("2", "--rows=128"), ("3", "--rows=1"), ("4", "--rows=1")]
+    first_end = err.index("phantora-ns: 1 of 4: ")
+    assert "left in all" not in err[:first_end] and "left in all" in err[first_end:]
     assert "1 of 4: --rows=64: step " in err and "4 of 4: " in err and "\x1b" not in out + err
+    quiet = sweep(text, "--quiet")
+    assert quiet.end() == (0, out, "")
     again, before = sweep(text), points(tmp_path)
     code, same, err = again.end()
     assert code == 0 and points(tmp_path) == before and same == out

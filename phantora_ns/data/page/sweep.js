@@ -11,7 +11,7 @@ function indexOf(point) { return DATA.points.indexOf(point); }
 function datum(point, field, format) { return number(`points.${indexOf(point)}.${field}`, format); }
 function marksOf(point) {
   if (point.state !== "ok") return point.state;
-  return [point.best ? "best" : null, point.cheapest ? "cheapest" : null, point.front ? "Pareto" : null].filter(Boolean).join(", ") || (point.pace_ns === null ? "it told no steps" : "");
+  return point.marks.join(", ") || (point.pace_ns === null ? "it told no steps" : "");
 }
 // What an axis of a chart shows: [name, value of a point, format].
 const AIMS = {
