@@ -133,7 +133,7 @@ def _notes(report: dict[str, Any]) -> list[dict[str, Any]]:
     found = []
     values = report["values"]
     if values["unknown_reads"]:
-        text = "reads of device values that nothing computed"
+        text = "times the job read results that are not computed here, and got zero"
         cure = "Nothing, unless the job's control flow depends on them (docs/values.md)."
         found.append(_entry("note", text, values["unknown_reads"], cure))
     if values["chosen"]:

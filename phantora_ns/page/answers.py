@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from phantora_ns.report.digits import digits
 from phantora_ns.report.ended_part import ended_text
 from phantora_ns.report.fit import refusal_text, refusals_of
 
@@ -154,7 +155,7 @@ def _why(page: Mapping[str, Any]) -> dict[str, str]:
 
 def milliseconds(ns: float) -> str:
     """A time with four digits."""
-    return f"{ns / 1e9:.4g} s" if ns >= 1e9 else f"{ns / 1e6:.4g} ms"
+    return f"{digits(ns / 1e9, 4)} s" if ns >= 1e9 else f"{ns / 1e6:.4g} ms"
 
 
 def _capital(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from phantora_ns.model.gpu import GpuModel
 from phantora_ns.protocol import Precision, RankStats
+from phantora_ns.report.digits import digits
 from phantora_ns.report.steps import Done, done_of
 
 COUNTED = [
@@ -82,7 +83,7 @@ def arithmetic_text(part: dict[str, Any] | None) -> str | None:
     if part is None or not (part["flop"] or part["uncounted"]["launches"]):
         return None
     work = ", ".join(
-        f"{flop / 1e12:.4g} TFLOP a step in {name}" for name, flop in part["flop"].items()
+        f"{digits(flop / 1e12, 4)} TFLOP a step in {name}" for name, flop in part["flop"].items()
     )
     head = f"HFU {part['hfu']:.1%}" if part["hfu"] is not None else f"HFU unknown, {part['no_hfu']}"
     text = f"{head}: {work or 'no products of known size'}"

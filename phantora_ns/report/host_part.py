@@ -64,7 +64,8 @@ def host_lines(part: dict[str, Any]) -> list[str]:
     if not shares:
         return []
     named = sorted(shares.items(), key=lambda item: -item[1])
-    lines = ["host time: " + ", ".join(f"{share:.1%} {name}" for name, share in named)]
+    shown = ", ".join(f"{share:.1%} {name}" for name, share in named)
+    lines = [f"host time: {shown} (docs/report.md#how-well-host-time-is-known)"]
     if part["measured"]:
         lines.append(
             "host time was measured in this run; "

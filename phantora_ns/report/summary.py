@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from phantora_ns.report.arithmetic_part import arithmetic_text
+from phantora_ns.report.digits import digits
 from phantora_ns.report.ended_part import ended_text
 from phantora_ns.report.fit import held_lines, refusal_text, refusals_of
 from phantora_ns.report.fold_part import fold_lines, fold_warnings
 from phantora_ns.report.host_part import host_lines
+from phantora_ns.report.spent import spent_lines
 
 GUESS_WARNING_SHARE = 0.01
 """Above this share of GPU time, guessed kernel times get a warning."""
@@ -25,7 +27,11 @@ VALUES = "values"  # launch/record/leaders.py
 def summary_lines(report: dict[str, Any]) -> list[str]:
     """The lines, without "phantora-ns:" before them."""
     simulated_s, wall_s = report["simulated_ns"] / 1e9, report["wall_s"]
-    pace = f", {wall_s / simulated_s:.3g}x slower than simulated time" if simulated_s > 0 else ""
+    pace = (
+        f", {digits(wall_s / simulated_s, 3)}x slower than simulated time"
+        if simulated_s > 0
+        else ""
+    )
     lines = [
         f"simulated {_seconds(simulated_s)} of {report['world_size']} GPUs on {report['nodes']} "
         f"node{'s' if report['nodes'] > 1 else ''} in {_seconds(wall_s)}{pace}"
@@ -37,6 +43,7 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
         text = refusal_text(refusals_of(report))
         lines.append(f"out of memory: {text}; phantora-ns fit says how much is missing")
     lines += _step_lines(report["step"]) + _work_lines(report["step"])
+    lines += spent_lines(report)
     arithmetic = arithmetic_text(report["arithmetic"])
     if arithmetic is not None:
         lines.append(arithmetic)
@@ -54,10 +61,14 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
             if rank["peak_allocated_bytes"] is not None
         ]
         if peaks:
-            line += f"; peak memory {max(peaks) / 2**30:.2f} GiB"
-            in_use = max(rank["peak_driver_bytes"] or 0 for rank in ranks)
-            if in_use > APART * max(peaks):
-                line += f" by PyTorch's counter at the end, {in_use / 2**30:.2f} GiB in use at most"
+            counted, in_use = max(peaks), max(rank["peak_driver_bytes"] or 0 for rank in ranks)
+            if in_use > APART * counted:
+                line += (
+                    f"; peak memory {in_use / 2**30:.2f} GiB in use ({counted / 2**30:.2f} GiB by PyTorch's "
+                    "counter, which the job seems to have reset)"
+                )
+            else:
+                line += f"; peak memory {counted / 2**30:.2f} GiB"
         lines.append(line)
     lines += held_lines(report["memory_held"])[:1]
     shares = report["kernel_time_share"]
@@ -67,7 +78,8 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
             for name, share in sorted(shares.items(), key=lambda item: -item[1])
         )
         lines.append(
-            f"GPU time by source of kernel times: {named}{_elsewhere(report['recorded_elsewhere'])}"
+            f"GPU time by source of kernel times: {named} (docs/report.md#sources-of-kernel-times)"
+            f"{_elsewhere(report['recorded_elsewhere'])}"
         )
     clock = report["gpu_clock"]
     if clock:
@@ -96,7 +108,7 @@ def _step_lines(step: dict[str, Any] | None) -> list[str]:
     mean, band = step["mean_ns"], step["band"]
     unit, of_unit = ("s", 1e9) if mean >= 1e9 else ("ms", 1e6) if mean >= 1e6 else ("us", 1e3)
     if band is None:
-        return [f"step {mean / of_unit:.4g} {unit}, with no band: {step['no_band']}"]
+        return [f"step {digits(mean / of_unit, 4)} {unit}, with no band: {step['no_band']}"]
     terms = ("kernels", "gpu", "communication", "host")
     largest = max(terms, key=lambda term: band[term])
     why = {
@@ -105,9 +117,9 @@ def _step_lines(step: dict[str, Any] | None) -> list[str]:
         "communication": "communication",
         "host": "the host",
     }[largest]
-    ends = "-".join(f"{band[end] / of_unit:.3g}" for end in ("low_ns", "high_ns"))
+    ends = "-".join(digits(band[end] / of_unit, 3) for end in ("low_ns", "high_ns"))
     return [
-        f"step {mean / of_unit:.4g} {unit} ({ends}): {band['coverage']:.0%} of real runs are "
+        f"step {digits(mean / of_unit, 4)} {unit} ({ends}): {band['coverage']:.0%} of real runs are "
         f"expected between these; least sure is {why}"
     ]
 
@@ -150,7 +162,8 @@ def _values_lines(values: dict[str, Any]) -> list[str]:
     parts = []
     if values["unknown_reads"]:
         parts.append(
-            f"the host read device values that nothing computed {values['unknown_reads']} times"
+            f"{values['unknown_reads']} times the job read results that are not computed here, such as a loss "
+            "that it logs, and got zero; that is expected (docs/values.md)"
         )
     if values["hollow_bytes"]:
         parts.append(

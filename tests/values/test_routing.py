@@ -65,4 +65,4 @@ def test_reads_of_undefined_values_are_counted(phantora, tmp_path, how, unknown,
         "repeated": 0,
         "hollow_bytes": 0,
     }
-    assert ("device values that nothing computed" in done.stderr) == (unknown > 0)
+    assert ("results that are not computed here" in done.stderr) == (unknown > 0)
