@@ -106,7 +106,7 @@ _OPTIONS = (
     _option(
         "--trace-steps",
         metavar="FIRST:END",
-        help="Trace only these steps, counted from 0; 3:5 is steps 3 and 4  [default: all].",
+        help="Trace only these steps, counted from 0, without END: 3:5 is steps 3 and 4  [default: all].",
     ),
     _option(
         "--trace-ranks",

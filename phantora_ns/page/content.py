@@ -22,7 +22,7 @@ from phantora_ns.sim.topology import TopologyError
 
 SCHEMA = 2
 WARM_UP = 3
-"""The most steps left out of means after the first one; of short runs it is half
+"""The most steps of a run left out of means after the first one; of short runs it is half
 (report/steps.py)."""
 MOST_KERNELS = 60
 
@@ -37,7 +37,7 @@ def content(
 ) -> dict[str, Any]:
     """All that the page shows. `excerpts` by rank; none when nothing was traced."""
     notes: list[str] = []
-    counted = _counted(excerpts)
+    counted = _counted(excerpts, report.get("step"))
     window = _window(excerpts, counted)
     result: dict[str, Any] = {
         "schema": SCHEMA,
@@ -83,12 +83,16 @@ def _numbers(excerpts: Excerpts) -> list[int]:
     return sorted(set.intersection(*found)) if found else []
 
 
-def _counted(excerpts: Excerpts) -> list[int]:
-    """The steps over which means are taken. Step 0 begins with the process, and the next ones still
-    allocate; they are left out if there are others."""
+def _counted(excerpts: Excerpts, told: Mapping[str, Any] | None) -> list[int]:
+    """The steps over which means are taken. Step 0 begins with the process, and the next ones of the run still
+    allocate; they are left out if there are others. `told`: the report's steps, which are of the whole run; a
+    trace may begin later."""
     numbers = _numbers(excerpts)
     later = [number for number in numbers if number > 0]
-    return later[min(WARM_UP, len(later) // 2) :] or numbers
+    if told is None:
+        return later[min(WARM_UP, len(later) // 2) :] or numbers
+    first = 1 + min(WARM_UP, told["count"] // 2)
+    return [number for number in later if number >= first] or later or numbers
 
 
 def _of(excerpt: Mapping[str, Any], counted: Sequence[int]) -> list[Mapping[str, Any]]:
@@ -171,6 +175,22 @@ def _links(
     return result
 
 
+def _means(report: Mapping[str, Any], counted: Sequence[int]) -> str:
+    """Of which steps the numbers are."""
+    last = f" to {counted[-1]}" if len(counted) > 1 else ""
+    text = (
+        f"Where the step goes, waiting and links are of traced step{'s' if last else ''} {counted[0]}{last}, "
+        "counted from 0; kernels and the timeline are of all traced steps."
+    )
+    told = report.get("step")
+    if told:
+        settled = (
+            "the settled step" if told["settled"] == 1 else f"the {told['settled']} settled steps"
+        )
+        text += f" The step time at the top is that of {settled} of the whole run, traced or not."
+    return text
+
+
 def _note_what_is_left_out(
     report: Mapping[str, Any], excerpts: Excerpts, counted: Sequence[int], notes: list[str]
 ) -> None:
@@ -184,10 +204,13 @@ def _note_what_is_left_out(
             "timeline are theirs. Memory and the report's totals are of all ranks."
         )
     if counted:
-        notes.append(
-            f"Means are over steps {counted[0]} to {counted[-1]}, counted from 0; the timeline has "
-            "the earlier ones too."
-        )
+        notes.append(_means(report, counted))
+        endless = {excerpt["endless_step"] for excerpt in excerpts.values()} - {None}
+        if endless:
+            notes.append(
+                f"Step {', '.join(map(str, sorted(endless)))} was traced too, but counts nowhere: the GPU still "
+                "worked when the host had ended it, and only a trace of the next step would show its end."
+            )
     else:
         notes.append("No optimizer's step was seen: all is one step.")
     lost = sum(excerpt["left_out_events"] for excerpt in excerpts.values())

@@ -52,6 +52,7 @@ def excerpt(path: Path) -> dict[str, Any]:
         "rank": trace.rank,
         "left_out_events": content.get("phantora-ns", {}).get("leftOutEvents", 0),
         "steps": steps,
+        "endless_step": trace.endless,
         "kernels": _kernels(trace.activities, trace.steps),
         "communication": _communication(events),
         "rows": _gpu_rows(trace.activities) + _host_rows(threads),

@@ -26,7 +26,9 @@ _DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', 
 def render(content: Mapping[str, Any], title: str) -> str:
     """The page of one run. `content` as content.py makes it."""
     shown = {name: value for name, value in content.items() if name != "timeline"}
-    return assemble(title, shown, content["timeline"], RUN_SCRIPTS, "page.html")
+    return assemble(
+        title, shown, content["timeline"], RUN_SCRIPTS, "page.html", _static(content["answers"])
+    )
 
 
 def render_comparison(comparison: Mapping[str, Any]) -> str:
@@ -48,13 +50,28 @@ def embedded(text: str) -> Any:
     return json.loads(found[1])
 
 
+def _static(answers: Sequence[Mapping[str, str]]) -> str:
+    """The answers as HTML for a reader without JavaScript."""
+    return "".join(
+        f"<h2>{html.escape(one['question'])}</h2>\n<p><b>{html.escape(one['answer'])}.</b> "
+        f"{html.escape(one['detail'])}</p>\n"
+        for one in answers
+    )
+
+
 def assemble(
-    title: str, data: Mapping[str, Any], packed: Any, scripts: Sequence[str], body: str
+    title: str,
+    data: Mapping[str, Any],
+    packed: Any,
+    scripts: Sequence[str],
+    body: str,
+    static: str = "",
 ) -> str:
     """The page with `body` and everything in it; `packed` is data for the script that is
-    compressed."""
+    compressed. `static`: HTML that is shown where no script runs."""
     values = {
         "TITLE": html.escape(title),
+        "STATIC": static,
         "STYLE": _part("page.css"),
         "FOOTER": "Made by phantora-ns. Charts by Apache ECharts (Apache-2.0).",
         "DATA": _inside_script(json.dumps(data, separators=(",", ":"))),

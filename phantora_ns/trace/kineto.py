@@ -146,12 +146,13 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Trace:
     """`activities` in the order in which they were launched; `steps` in time order, at least
-    one."""
+    one. `endless`: the number of a last step that is left out of them, because its end is not known."""
 
     path: str
     rank: int | None
     steps: tuple[Step, ...]
     activities: tuple[Activity, ...]
+    endless: int | None = None
 
 
 def read_events(path: Path | str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -336,11 +337,15 @@ def _build(path: str, content: dict[str, Any], events: list[dict[str, Any]]) -> 
         )
     )
     rank = content.get("distributedInfo", {}).get("rank")
-    return Trace(path, rank, _steps(events, activities), tuple(activities))
+    steps, endless = _steps(events, activities)
+    return Trace(path, rank, steps, tuple(activities), endless)
 
 
-def _steps(events: list[dict[str, Any]], activities: list[Activity]) -> tuple[Step, ...]:
-    """The trace's steps (see Step), else one step from the first to the last GPU activity.
+def _steps(
+    events: list[dict[str, Any]], activities: list[Activity]
+) -> tuple[tuple[Step, ...], int | None]:
+    """The trace's steps (see Step), else one step from the first to the last GPU activity; and the number of
+    the last one, if it is left out.
 
     If work outlasts the host's span, the end of the last step is not known. That step is left out
     unless it is the only one; it then ends with its work.
@@ -352,7 +357,7 @@ def _steps(events: list[dict[str, Any]], activities: list[Activity]) -> tuple[St
             host.append(Step(int(match[1]), *_span(event)))
     whole = Step(None, min(a.start_ns for a in activities), max(a.end_ns for a in activities))
     if not host:
-        return (whole,)
+        return (whole,), None
     host.sort(key=lambda step: step.start_ns)
     launched: list[list[Activity]] = [[] for _ in host]
     starts = [step.start_ns for step in host]
@@ -368,7 +373,7 @@ def _steps(events: list[dict[str, Any]], activities: list[Activity]) -> tuple[St
     if not any(
         a.end_ns > step.end_ns for step, work in zip(host, launched, strict=True) for a in work
     ):
-        return tuple(host)
+        return tuple(host), None
     busy = [
         (step.number, min(a.start_ns for a in work), max(a.end_ns for a in work))
         for step, work in zip(host, launched, strict=True)
@@ -379,4 +384,6 @@ def _steps(events: list[dict[str, Any]], activities: list[Activity]) -> tuple[St
         for one, following in pairwise(busy)
         if following[1] > one[1]
     ]
-    return tuple(steps) if steps else (Step(*busy[0]),) if busy else (whole,)
+    if steps:
+        return tuple(steps), busy[-1][0]
+    return (Step(*busy[0]),) if busy else (whole,), None

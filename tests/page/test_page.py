@@ -17,7 +17,9 @@ import pytest
 
 from phantora_ns.config import load_cluster
 from phantora_ns.page.content import content
+from phantora_ns.page.excerpt import excerpt
 from phantora_ns.page.render import render
+from tests.page.made_trace import MadeTrace
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "tests" / "traces" / "jobs" / "steps.py"
@@ -206,6 +208,56 @@ def bare():
         "exit_code": 1, "failed_by": "job", "ended_by": None,
     }  # fmt: skip
     return content(report, load_cluster("h200-1x8", 1, 1), ["true"], {})
+
+
+def test_without_scripts_the_page_says_the_answers():
+    """A reader without JavaScript, such as a server's, has the text that is outside of scripts."""
+    text, found = render(bare(), "a"), bare()["answers"]
+    shown = " ".join(Page(text).texts)
+    assert len(found) == 4
+    for answer in found:
+        assert all(answer[part] in shown for part in ("question", "answer", "detail"))
+
+
+def traced(tmp_path, steps, told, outlasts):
+    """The content of a run of one rank with these traced steps of 1 ms; `told`: count and settled steps of the
+    report. `outlasts`: the GPU is half a step behind its host."""
+    made, late = MadeTrace(), 500_000 if outlasts else 0
+    for number in steps:
+        begin = number * 1_000_000
+        made.step(number, begin, begin + 1_000_000)
+        made.kernel("ampere_gemm", begin + late, begin + late + 900_000, launched=begin + 1)
+    report = bare()["report"]
+    if told is not None:
+        lengths = dict.fromkeys(("mean_ns", "least_ns", "most_ns"), 1_000_000)
+        report["step"] = {"rank": 0, "count": told[0], "settled": told[1], **lengths}
+    excerpts = {0: excerpt(made.write(tmp_path / "rank-0.json.gz"))}
+    return content(report, load_cluster("h200-1x8", 1, 1), ["true"], excerpts)
+
+
+@pytest.mark.parametrize(
+    "steps, told, outlasts, counted, said",
+    [
+        # --trace-steps 2:4 of a job of four steps; the page said "steps 2 to 2"
+        ((2, 3), (3, 2), True, [2], "of traced step 2, counted"),
+        ((2, 3), (3, 2), False, [2, 3], "of traced steps 2 to 3, counted"),
+        # both are settled, however few were traced; the page left out the first
+        ((10, 11, 12), (40, 37), True, [10, 11], "of traced steps 10 to 11, counted"),
+        ((0, 1, 2), (40, 37), True, [1], "of traced step 1, counted"),
+        (range(12), (11, 8), True, [*range(4, 11)], "of traced steps 4 to 10, counted"),
+        (range(12), None, True, [*range(4, 11)], "of traced steps 4 to 10, counted"),
+        ((0,), None, False, [0], "of traced step 0, counted"),
+    ],
+)
+def test_the_notes_say_of_which_steps_the_numbers_are(
+    tmp_path, steps, told, outlasts, counted, said
+):
+    page = traced(tmp_path, steps, told, outlasts)
+    assert page["counted_steps"] == counted
+    notes = " ".join(page["notes"])
+    assert said in notes
+    assert (f"Step {steps[-1]} was traced too, but counts nowhere" in notes) == outlasts
+    assert ("settled steps of the whole run" in notes) == (told is not None)
 
 
 def test_a_text_of_the_job_cannot_end_the_script():
