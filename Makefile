@@ -216,7 +216,7 @@ $(VENV)/.stamp-python:
 	@touch $@
 
 $(VENV)/.stamp-torch: | $(VENV)/.stamp-python
-	$(call say,PIP,$(TORCH) and the CUDA libraries it brings: a few minutes)
+	$(call say,PIP,$(TORCH) and the CUDA libraries it brings: 4.5 GB of disk; a few minutes without a word)
 	$(Q)$(VENV)/bin/python -m pip install --quiet '$(TORCH)'
 	@touch $@
 
@@ -227,7 +227,7 @@ $(VENV)/.stamp-project: pyproject.toml setup.py | $(VENV)/.stamp-torch
 	@touch $@
 
 $(VENV)/.stamp-tests: pyproject.toml tests/traces/hta-requirements.txt | $(VENV)/.stamp-project
-	$(call say,PIP,what the tests need)
+	$(call say,PIP,what the tests need: half a minute)
 	$(Q)PHANTORA_SKIP_NATIVE=1 $(VENV)/bin/python -m pip install --quiet --no-build-isolation --editable '.[test]'
 	$(Q)$(VENV)/bin/python -m pip install --quiet --no-deps -r tests/traces/hta-requirements.txt
 	@touch $@
@@ -245,7 +245,7 @@ $(VENV)/.stamp-frameworks-$(FRAMEWORK): $(PINS) | $(VENV)/.stamp-project
 	@touch $@
 
 $(VENV)/.stamp-frameworks: $(PINS) | $(VENV)/.stamp-project
-	$(call say,PIP,the frameworks that examples/frameworks/$(<F) chooses)
+	$(call say,PIP,the frameworks that examples/frameworks/$(<F) chooses: a few minutes)
 	$(Q)pins=$$($(VENV)/bin/python $<) && \
 		DS_BUILD_OPS=0 $(VENV)/bin/python -m pip install --quiet --no-build-isolation $$pins
 	@touch $@
