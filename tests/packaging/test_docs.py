@@ -60,6 +60,18 @@ def test_links_and_anchors_exist(root):
     assert broken == []
 
 
+def test_documents_that_messages_name_exist(root):
+    """The summary, the page and help texts send a reader to docs/PAGE.md, some to a heading of it."""
+    broken, found = [], 0
+    for source in [*(root / "phantora_ns").rglob("*.py"), *(root / "libintercept").rglob("*.c")]:
+        for path, anchor in re.findall(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?", source.read_text()):
+            found += 1
+            other = root / path
+            if not other.exists() or (anchor and anchor not in anchors(other)):
+                broken.append(f"{source.relative_to(root)}: {path}#{anchor}")
+    assert found > 50 and broken == []
+
+
 def test_the_index_names_every_document(root):
     """docs/README.md is the navigation of the site (docs/conf.py)."""
     index = root / "docs/README.md"
