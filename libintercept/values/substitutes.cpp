@@ -5,6 +5,8 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/_log_softmax_backward_data.h>
+#include <ATen/ops/_softmax_backward_data.h>
 #include <ATen/ops/bincount.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/empty.h>
@@ -312,6 +314,15 @@ Results histogram(const Call &call)
     return {at::bincount(bin, {}, bins).to(self.scalar_type())};
 }
 
+/* CUDA's backward pass can read float gradients and return 16-bit ones; the CPU's cannot. */
+template <Tensor (&Backward)(const Tensor &, const Tensor &, int64_t, at::ScalarType)>
+Results softmax_backward(const Call &call)
+{
+    Tensor gradient = call.tensor("grad_output");
+    return {Backward(gradient, call.tensor("output"), call["dim"].toInt(), gradient.scalar_type())
+                .to(call["input_dtype"].toScalarType())};
+}
+
 Results product(const Call &call)
 {
     auto type = call["out_dtype"].toScalarType();
@@ -344,6 +355,8 @@ const std::unordered_map<std::string, Substitute> kSubstitutes = {
     {"aten::_scaled_dot_product_efficient_attention_backward", attention_backward},
     {"aten::_scaled_dot_product_cudnn_attention_backward", attention_backward},
     {"aten::native_dropout", dropout},
+    {"aten::_softmax_backward_data", softmax_backward<at::_softmax_backward_data>},
+    {"aten::_log_softmax_backward_data", softmax_backward<at::_log_softmax_backward_data>},
     {"aten::mm.dtype", product},
     {"aten::bmm.dtype", product},
 };

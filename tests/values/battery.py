@@ -322,6 +322,19 @@ def narrow_layer_norm(d):
 
 
 @case
+def wide_softmax_of_narrow_gradients(d):
+    """Softmax in float of 16-bit tensors, as under autocast: the gradient comes back narrow."""
+    results = []
+    for narrow in (torch.bfloat16, torch.float16):
+        for softmax in (F.softmax, F.log_softmax):
+            x = grid(d).to(narrow).requires_grad_()
+            y = softmax(x, 1, dtype=torch.float32)
+            y.backward(whole(d) / 8)
+            results += [y.detach(), x.grad]
+    return results
+
+
+@case
 def optimizers(d):
     results = []
     for options in ({"fused": True}, {"foreach": True}, {"foreach": False}):

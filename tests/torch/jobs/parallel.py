@@ -7,6 +7,7 @@ agree.
 
 import copy
 import os
+import pickle
 import sys
 import tempfile
 import warnings
@@ -100,6 +101,29 @@ def distributed_data_parallel():
         model = DistributedDataParallel(fresh().cuda(), device_ids=[LOCAL], **options)
         train(model, clip=0.5)
         yield from compared(model.module.state_dict(), on_the_cpu(clip=0.5))
+
+
+@check
+def distributed_data_parallel_that_was_pickled():
+    """The same on the CPU is the oracle, not plain training: a static graph that is pickled after
+    its first step reduces no gradient any more (https://github.com/pytorch/pytorch/issues/112277).
+    """
+
+    def trained(device):
+        model = DistributedDataParallel(fresh().to(device), static_graph=static)
+        for step in range(STEPS):
+            x, y = (part.chunk(WORLD)[RANK].to(device) for part in batch(step))
+            F.mse_loss(model(x), y).backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.1 * parameter.grad
+            model.zero_grad()
+            if step == 0:
+                model = pickle.loads(pickle.dumps(model))
+        return model.module.state_dict()
+
+    for static in (False, True):
+        yield from compared(trained("cuda"), trained("cpu"))
 
 
 @check
@@ -251,6 +275,6 @@ def synchronised_batch_norm():
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.cuda.set_device(LOCAL)
-    dist.init_process_group("nccl", device_id=torch.device("cuda", LOCAL))
+    dist.init_process_group("cpu:gloo,cuda:nccl", device_id=torch.device("cuda", LOCAL))
     run_checks(only=sys.argv[1:] or None)
     dist.destroy_process_group()
