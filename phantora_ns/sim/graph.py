@@ -394,10 +394,16 @@ class EventGraph:
 
     def _retire(self, timeline: Timeline, vertex: Vertex) -> None:
         """Marks the vertex as final on this client."""
-        for begin in getattr(vertex, "begins", ()):
-            if begin.overlap is timeline.overlap:
-                timeline.overlap.activity.release(begin)
-                begin.retire()
+        if isinstance(vertex, (Transfer, LaunchEnd)):
+            # A begin refers to its end. The end must not keep it, or reference counts free neither.
+            others: list[LaunchBegin] = []
+            for begin in vertex.begins:
+                if begin.overlap is timeline.overlap:
+                    timeline.overlap.activity.release(begin)
+                    begin.retire()
+                else:
+                    others.append(begin)
+            vertex.begins = others
         if vertex.retired:
             return
         if type(vertex) is Transfer:
