@@ -1,8 +1,8 @@
 """What is left of a run once it has ended: the report, and what was recorded.
 
 Why it exists: these files are made after the job, of a failed one too, and none of them may hide
-why the job failed. Rule: a failure in here is said in one line, and decides the exit code only
-where the job itself ended well.
+why the job failed. Rule: a failure in here is said in one line, all that have one cause together,
+and decides the exit code only where the job itself ended well.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from typing import Any
 
 from phantora_ns.launch.errors import EXIT_OURS, LaunchError, cure_of, say
 from phantora_ns.launch.record import host_time, leaders, recorded_values
+from phantora_ns.launch.record import learned_host_times as learned_times
 from phantora_ns.launch.run.outcome import Verdict, signal_name
 from phantora_ns.launch.run.run_request import RunRequest
 from phantora_ns.launch.run.setup import job_of
+from phantora_ns.launch.run.unkept import Unkept, system_error
 from phantora_ns.report.host_part import will_be_measured_again
 from phantora_ns.whole_file import replacing
 
@@ -31,9 +33,22 @@ class Results:
         self.report: dict[str, Any] | None = None
         self.values_kept = 0
         self.problem: str | None = None
+        self._unkept = Unkept()
 
-    def _failed(self, message: str, failed_by: str = "launcher") -> None:
-        say(message)
+    def _refused(self, file: object, message: str, error: Exception) -> None:
+        """`file` could not be written."""
+        self._note(file, message, error)
+        self._fail(message, "launcher")
+
+    def _note(self, file: object, message: str, error: Exception) -> None:
+        """As `_refused`, of a file that the run can do without."""
+        cause = system_error(error)
+        if cause is None:
+            say(message)
+        else:
+            self._unkept.add(cause, file, message)
+
+    def _fail(self, message: str, failed_by: str) -> None:
         self.problem = message
         if self.verdict.exit_code == 0:
             self.verdict = Verdict(EXIT_OURS, failed_by)
@@ -59,6 +74,15 @@ class Results:
     def keep(self, wall_s: float) -> None:
         """Makes and keeps all of them. Page and report come last: they say how the run
         ended."""
+        try:
+            self._keep(wall_s)
+        finally:
+            for line in self._unkept.lines():
+                say(line)
+                if self.problem is not None:
+                    self.problem = line
+
+    def _keep(self, wall_s: float) -> None:
         for make in (
             lambda: self.make_report(wall_s),
             self.keep_host_times,
@@ -71,7 +95,8 @@ class Results:
             except OSError as error:  # a limit, say, while modules are imported
                 where = error.filename or self._run_dir
                 cure = cure_of(error, "run it again")
-                self._failed(f"cannot keep the results: {error.strerror}; {where}; {cure}")
+                message = f"cannot keep the results: {error.strerror}; {where}; {cure}"
+                self._refused(where, message, error)
         self.write_report()
 
     def make_report(self, wall_s: float) -> None:
@@ -93,11 +118,12 @@ class Results:
             for line in [] if quiet else summary_lines(self.report):
                 say(line)
         except (ValueError, KeyError) as error:
-            self._failed(
+            message = (
                 f"cannot build the report: {error}; in {self._run_dir}; "
-                "the hub ended without writing its part",
-                "hub",
+                "the hub ended without writing its part"
             )
+            say(message)
+            self._fail(message, "hub")
 
     def write_report(self) -> None:
         """Writes the report where the user wants it."""
@@ -107,10 +133,11 @@ class Results:
         try:
             write_report(path, self.report)
         except OSError as error:
-            self._failed(
+            message = (
                 f"cannot write the report: {error.strerror}; {path}; "
                 f"the run ended with exit code {self.verdict.exit_code}"
             )
+            self._refused(path, message, error)
 
     def _note_refusal(self) -> None:
         """A job that ended well fails all the same when it turned out, at its end, that it could not be
@@ -133,7 +160,7 @@ class Results:
             write_page(self._run_dir, self.report, file)
         except (OSError, ValueError, KeyError) as error:
             what = f"{error.strerror}; {file}" if isinstance(error, OSError) else f"{error}; {file}"
-            self._failed(f"cannot write the page: {what}")
+            self._refused(file, f"cannot write the page: {what}", error)
             return
         if not self._request.quiet:
             say(f"page written; {file}; open it in a browser")
@@ -146,7 +173,7 @@ class Results:
         try:
             host_time.keep(self._run_dir, file)
         except LaunchError as error:
-            self._failed(str(error))
+            self._refused(file, str(error), error)
 
     def keep_learned_host_times(self) -> None:
         """Keeps what ranks measured with --host-time auto, for the next run of the job."""
@@ -159,7 +186,7 @@ class Results:
             again = will_be_measured_again(self.report["host_time"])
             host_time.keep_learned(self._run_dir, job_of(self._request), run, again)
         except LaunchError as error:
-            say(str(error))
+            self._note(learned_times.path(), str(error), error)
 
     def keep_recording(self) -> None:
         """Adds what a leader measured to the user's database, or its values to their file."""
@@ -178,7 +205,7 @@ class Results:
             elif recording.is_file():
                 databases.add(into, [recording])
         except (DatabaseError, LaunchError) as error:
-            self._failed(f"what was recorded is not kept: {error}")
+            self._refused(into, f"what was recorded is not kept: {error}", error)
 
 
 def write_report(path: Path, report: dict[str, Any]) -> None:

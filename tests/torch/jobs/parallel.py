@@ -109,7 +109,7 @@ def distributed_data_parallel_that_was_pickled():
     its first step reduces no gradient any more (https://github.com/pytorch/pytorch/issues/112277).
     """
 
-    def trained(device):
+    def trained(device, static):
         model = DistributedDataParallel(fresh().to(device), static_graph=static)
         for step in range(STEPS):
             x, y = (part.chunk(WORLD)[RANK].to(device) for part in batch(step))
@@ -123,7 +123,7 @@ def distributed_data_parallel_that_was_pickled():
         return model.module.state_dict()
 
     for static in (False, True):
-        yield from compared(trained("cuda"), trained("cpu"))
+        yield from compared(trained("cuda", static), trained("cpu", static))
 
 
 @check
