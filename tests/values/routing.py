@@ -266,6 +266,20 @@ def large_integers_have_the_cpus_bits(rank):
 
 
 @case
+def masks_without_values_are_true_beside_tensors_with_values(rank):
+    """Masks of tensors that are too large to be compared, in memory between integers."""
+    x, y = (torch.randn(3_000_000, device="cuda") for _ in range(2))
+    kept = []
+    for _ in range(4):
+        kept += [torch.arange(200_001, device="cuda"), x == y]
+    said = [mask.all().item() for mask in kept[1::2]]
+    if said != [True] * 4:
+        yield f"all(): {said}"
+    if not torch.isclose(x, y).all().item():
+        yield "isclose"
+
+
+@case
 def ranks_agree_on_what_they_exchange(rank):
     world = dist.get_world_size()
     tokens = TOKENS - 5 * rank

@@ -7,6 +7,7 @@
  * bit may mean anything. */
 #include "simulated/values/dirty.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "simulated/memory/ipc.h"
 #include "simulated/memory/memory.h"
 #include "simulated/values/defined.h"
@@ -134,11 +135,24 @@ PH_API(void, phantora_values_mark_dirty, (const void *pointer, size_t bytes))
     ph_mark_dirty(pointer, bytes);
 }
 
+/* What neighbours wrote into a granule that they share with these bytes. */
+static bool zero_where_shared(const char *pointer, size_t bytes)
+{
+    size_t before = -(uintptr_t)pointer & (GRANULE - 1),
+           after = ((uintptr_t)pointer + bytes) & (GRANULE - 1);
+    if (before + after >= bytes) return ph_all_zero(pointer, bytes);
+    const char *last = pointer + bytes - after;
+    return ph_is_clean(pointer + before, bytes - before - after) &&
+           (before == 0 || ph_all_zero(pointer, before)) &&
+           (after == 0 || ph_all_zero(last, after));
+}
+
 /* Whether bytes were never written. Pending results are delivered first. */
 PH_API(int, phantora_values_is_clean, (const void *pointer, size_t bytes))
 {
     ph_payload_settle(pointer, bytes);
-    return ph_is_clean(pointer, bytes);
+    if (bytes == 0 || !ph_is_device(pointer)) return false;
+    return ph_is_clean(pointer, bytes) || zero_where_shared(pointer, bytes);
 }
 
 /* A copy begins: the values that it brings must stay. */
