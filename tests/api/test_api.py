@@ -211,6 +211,7 @@ def whole():
     counts = ("revised", "answers_past_sleepers", "expired_values", "bad_messages", "messages")
     made |= dict.fromkeys(counts, 0) | {
         "starts": None,
+        "kernel_time_ns": {},
         "memory_held": None,
         "databases": [],
         "out_of_memory": False,
