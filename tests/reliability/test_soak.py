@@ -16,9 +16,9 @@ def test_a_long_job_holds_no_more_from_step_to_step(tmp_path):
     assert len(marks) == MARKS and marks[-1].step == STEPS
     # the first has the start; a communicator is made and freed every 100 steps
     assert len({mark.messages for mark in marks[1:]}) == 1, marks
-    half, quarter = marks[MARKS // 2 - 1], marks[MARKS * 3 // 4 - 1]
+    half = marks[MARKS // 2 - 1]
     assert marks[-1].most_of_a_rank_kib - half.most_of_a_rank_kib < 256, marks
-    assert marks[-1].hub_kib - quarter.hub_kib < 4096, marks
+    assert marks[-1].hub_kib - half.hub_kib < 1024, marks
 
 
 @pytest.mark.nightly
