@@ -808,9 +808,9 @@ class HostTableSlot(NamedTuple):
 
 
 HOST_SAMPLES_MAGIC = 0x50484E53484F534D
-HOST_SAMPLES_VERSION = 4
+HOST_SAMPLES_VERSION = 5
 HOST_SAMPLES_FILE = "host.smp"
-HOST_SAMPLES_HEADER = Struct("<QQQQQQQ8x")
+HOST_SAMPLES_HEADER = Struct("<QQQQQQQQQ")
 HOST_SAMPLES_HEADER_AT = {
     "magic": 0,
     "version": 8,
@@ -819,7 +819,8 @@ HOST_SAMPLES_HEADER_AT = {
     "reference_ns": 32,
     "probe_ns": 40,
     "measuring": 48,
-    "reserved": 56,
+    "early_ns": 56,
+    "early_permille": 64,
 }
 """Offsets of the fields."""
 
@@ -840,6 +841,10 @@ class HostSamplesHeader(NamedTuple):
     """the mean of what it takes here; 0: not known yet"""
     measuring: int
     """1: a rank measures"""
+    early_ns: int
+    """of a time at the reference machine's speed, so much counts only in part"""
+    early_permille: int
+    """that part, in thousandths"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "HostSamplesHeader":

@@ -350,7 +350,7 @@ enum ph_message {
 #define PH_HOST_TABLE_VERSION 4
 #define PH_HOST_TABLE_FILE "host.tbl"
 #define PH_HOST_SAMPLES_MAGIC 0x50484e53484f534dull
-#define PH_HOST_SAMPLES_VERSION 4
+#define PH_HOST_SAMPLES_VERSION 5
 #define PH_HOST_SAMPLES_FILE "host.smp"
 #define PH_VALUE_RECORD_FILE "values.rec"
 #define PH_VALUE_TABLE_MAGIC 0x5345554c41564850ull
@@ -591,9 +591,12 @@ struct ph_host_samples_header {
     _Atomic uint64_t probe_ns;
     /* 1: a rank measures */
     _Atomic uint64_t measuring;
-    uint64_t reserved;
+    /* of a time at the reference machine's speed, so much counts only in part */
+    uint64_t early_ns;
+    /* that part, in thousandths */
+    uint64_t early_permille;
 };
-PH_SIZE(ph_host_samples_header, 64);
+PH_SIZE(ph_host_samples_header, 72);
 PH_AT(ph_host_samples_header, magic, 0);
 PH_AT(ph_host_samples_header, version, 8);
 PH_AT(ph_host_samples_header, capacity, 16);
@@ -601,7 +604,8 @@ PH_AT(ph_host_samples_header, lost, 24);
 PH_AT(ph_host_samples_header, reference_ns, 32);
 PH_AT(ph_host_samples_header, probe_ns, 40);
 PH_AT(ph_host_samples_header, measuring, 48);
-PH_AT(ph_host_samples_header, reserved, 56);
+PH_AT(ph_host_samples_header, early_ns, 56);
+PH_AT(ph_host_samples_header, early_permille, 64);
 
 /* A slot of the host samples. Linear probing from key & (capacity - 1). */
 struct ph_host_samples_slot {

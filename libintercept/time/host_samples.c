@@ -7,6 +7,10 @@
  * the ranks (launch/record/host_probe.py). A slow or busy machine thus lengthens both, and changes
  * no charge.
  *
+ * Between two calls the interceptor runs, operators are observed, and other ranks use the same cores.
+ * After that the job's code finds caches that are less its own than on a server. So of a time's
+ * first early_ns only a part is charged. Longer work fills the caches anew, as the probe does.
+ *
  * Samples of a thread that has lately not run are longer, and do not count once there are others.
  * A sample FAR times above the others is no usual one. A short one is an interruption and is
  * charged to nobody. A long one is work that comes seldom (a checkpoint, garbage collection, a
@@ -126,10 +130,14 @@ static void add_seldom(struct ph_host_samples_slot *slot, uint64_t ns, uint32_t 
         atomic_store_explicit(&slot->seldom_first, number + 1, memory_order_relaxed);
 }
 
-static uint64_t at_reference_speed(uint64_t ns)
+/* What the reference machine takes for `ns` of this one, without what disturbs here. The launcher
+ * reckons in the same way (phantora_ns/kernels/database/host_samples.py). */
+static uint64_t on_the_reference(uint64_t ns)
 {
     uint64_t here_ns = READ(header->probe_ns);
-    return here_ns ? (uint64_t)((double)ns * (double)header->reference_ns / (double)here_ns) : ns;
+    if (here_ns) ns = (uint64_t)((double)ns * (double)header->reference_ns / (double)here_ns);
+    uint64_t early = ns < header->early_ns ? ns : header->early_ns;
+    return ns - early + early * header->early_permille / 1000;
 }
 
 bool ph_host_samples_add(const struct ph_host_sample *sample, uint64_t *charge_ns)
@@ -140,17 +148,17 @@ bool ph_host_samples_add(const struct ph_host_sample *sample, uint64_t *charge_n
     uint64_t here = READ(slot->usual) ? READ(slot->mean_ns) : 0;
     if (here && sample->ns >= FAR_NS && sample->ns / FAR >= here) {
         add_seldom(slot, sample->ns, sample->occurrence);
-        *charge_ns = at_reference_speed(sample->ns);
+        *charge_ns = on_the_reference(sample->ns);
         return true;
     }
     if (here && (sample->occurrence == 0 || (sample->cold && READ(slot->warm)))) {
-        *charge_ns = at_reference_speed(here);
+        *charge_ns = on_the_reference(here);
         return true;
     }
     if (!sample->cold && ADD(slot->warm, 1) == 0)
         atomic_store_explicit(&slot->usual, 0, memory_order_relaxed);
     uint64_t usual = add_usual(slot, sample->ns);
     if (!here && sample->table_ns) return false;
-    *charge_ns = at_reference_speed(usual);
+    *charge_ns = on_the_reference(usual);
     return true;
 }

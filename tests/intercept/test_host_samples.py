@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from phantora_ns.kernels.database import host_samples
-from phantora_ns.kernels.database.host_samples import samples_of
+from phantora_ns.kernels.database.host_samples import Reference, samples_of
 from phantora_ns.launch.record import host_probe
 from phantora_ns.launch.record.host_speed import HostSpeed
 
@@ -59,11 +59,11 @@ def built(tmp_path_factory):
 
 
 @pytest.fixture
-def harness(built, tmp_path, monkeypatch):
+def harness(request, built, tmp_path, monkeypatch):
     """A library of its own for each test, over an empty file."""
     library = tmp_path / "harness.so"
     library.write_bytes(built.read_bytes())
-    host_samples.make_samples(tmp_path, PROBE_NS)
+    host_samples.make_samples(tmp_path, getattr(request, "param", Reference(PROBE_NS)))
     monkeypatch.setenv("SAMPLES_DIR", str(tmp_path))
     loaded = ctypes.CDLL(str(library))
     loaded.add.restype = ctypes.c_int64
@@ -180,11 +180,26 @@ def test_the_probe_is_no_call_site_and_gives_the_speed(harness, tmp_path):
     assert found.sites == {7: 1600} and found.speed == 0.5
 
 
+@pytest.mark.parametrize("harness", [Reference(PROBE_NS, 300_000, 750)], indirect=True)
+@pytest.mark.parametrize("slower", [1, 2])
+def test_of_the_beginning_of_each_time_a_part_is_the_job_s(harness, tmp_path, slower):
+    """So short work between calls is charged in part, and long work nearly whole, on any machine."""
+    harness.probed(slower * PROBE_NS)
+    wanted = {8000: 6000, 300_000: 225_000, 20_300_000: 20_225_000}
+    for site, (ns, charged) in enumerate(wanted.items(), 7):
+        assert harness.add(site, slower * ns, 0, 0, 0) == charged
+        assert harness.add(site, slower * ns, 0, 1, 0) == charged
+    assert harness.add(7, slower * 40_300_000, 0, 2, 0) == 40_225_000
+    found = samples_of(tmp_path)
+    assert found.sites == dict(enumerate(wanted.values(), 7)), "what later runs are charged"
+    assert found.seldom[7][0] == 40_225_000
+
+
 def test_the_probe_s_samples_from_before_the_first_rank_measured_give_way(
     tmp_path, monkeypatch, built
 ):
     """Until then there is another load: ranks that import, or nothing yet."""
-    host_samples.make_samples(tmp_path, PROBE_NS)
+    host_samples.make_samples(tmp_path, Reference(PROBE_NS))
     monkeypatch.setenv("SAMPLES_DIR", str(tmp_path))
     times = iter([8 * PROBE_NS, 2 * PROBE_NS, 4 * PROBE_NS, 100 * PROBE_NS])
     monkeypatch.setattr(host_probe, "probe", lambda: next(times))

@@ -23,11 +23,37 @@ from phantora_ns.protocol import (
 CAPACITY = 1 << 16
 
 
-def make_samples(run_dir: Path, reference_ns: int) -> None:
-    """The file that the ranks measure into. `reference_ns`: what the probe of the machine's speed takes
-    on the reference machine. Raises OSError."""
-    version = HOST_SAMPLES_VERSION
-    head = HostSamplesHeader(HOST_SAMPLES_MAGIC, version, CAPACITY, 0, reference_ns, 0, 0)
+@dataclass(frozen=True)
+class Reference:
+    """The machine whose times are charged. `probe_ns`: what the probe of a machine's speed takes there. Of a
+    time's first `early_ns` at its speed, `early_permille` thousandths are the job's own: the rest is what the
+    simulator's use of the caches costs."""
+
+    probe_ns: int
+    early_ns: int = 0
+    early_permille: int = 1000
+
+    def time_ns(self, ns: float, speed: float) -> int:
+        """What it takes for `ns` of a machine whose times are multiplied by `speed` (time/host_samples.c has the
+        same)."""
+        ns *= speed
+        early = min(ns, self.early_ns)
+        return round(ns - early + early * self.early_permille / 1000)
+
+
+def make_samples(run_dir: Path, reference: Reference) -> None:
+    """The file that the ranks measure into. Raises OSError."""
+    head = HostSamplesHeader(
+        magic=HOST_SAMPLES_MAGIC,
+        version=HOST_SAMPLES_VERSION,
+        capacity=CAPACITY,
+        lost=0,
+        reference_ns=reference.probe_ns,
+        probe_ns=0,
+        measuring=0,
+        early_ns=reference.early_ns,
+        early_permille=reference.early_permille,
+    )
     with open(run_dir / HOST_SAMPLES_FILE, "wb") as file:
         file.write(head.pack())
         file.truncate(HOST_SAMPLES_HEADER.size + CAPACITY * HOST_SAMPLES_SLOT.size)
@@ -55,13 +81,14 @@ def samples_of(run_dir: Path) -> Measured:
         if data[at : at + 8] != empty
     ]
     speed = head.reference_ns / head.probe_ns if head.probe_ns else 1.0
+    reference = Reference(head.reference_ns, head.early_ns, head.early_permille)
     sites: dict[int, int] = {}
     seldom: dict[int, Seldom] = {}
     for slot in slots:
         if slot.usual:
-            sites[slot.key] = round(slot.mean_ns * speed)
+            sites[slot.key] = reference.time_ns(slot.mean_ns, speed)
         if slot.seldom:
             every = round(slot.seldom_apart / slot.seldom_again) if slot.seldom_again else 0
-            mean_ns = round(slot.seldom_ns / slot.seldom * speed)
+            mean_ns = reference.time_ns(slot.seldom_ns / slot.seldom, speed)
             seldom[slot.key] = Seldom(mean_ns, slot.seldom_first - 1, every, slot.seldom_ranks)
     return Measured(speed, sites, seldom, head.lost)

@@ -5,7 +5,7 @@ is at that moment. Like a training step, this runs much different code, most of 
 C functions, small objects, megabytes in all. So a slow or busy machine lengthens both alike. Measured on
 two busy cores: a step of a tiny model on the CPU took 4.5 to 6.8 ms, and 2.5 to 2.8 times as long as this;
 a loop in C of 150 kB, beside them, took 86 to 93 us whatever the step did.
-Rule: a change here changes REFERENCE_NS (host_speed.py).
+Rule: a change here changes REFERENCE (host_speed.py).
 """
 
 from __future__ import annotations

@@ -12,11 +12,12 @@ import mmap
 import statistics
 from pathlib import Path
 
+from phantora_ns.kernels.database.host_samples import Reference
 from phantora_ns.protocol import HOST_SAMPLES_FILE, HOST_SAMPLES_HEADER_AT
 
-REFERENCE_NS = 1_620_000
-"""What the probe is taken to need on the reference machine, a middle H200 server: chosen, and checked on one
-(docs/host-time.md#the-speed-of-a-machine)."""
+REFERENCE = Reference(probe_ns=2_100_000, early_ns=300_000, early_permille=771)
+"""A middle H200 server. The probe's time is the mean over seven; the share of the early part was chosen by two
+calibration jobs (docs/host-time.md#the-speed-of-a-machine)."""
 EVERY_S = 0.1
 _FAR = 4
 """What takes so many times the median is an interruption."""

@@ -28,7 +28,7 @@ from phantora_ns.launch.errors import LaunchError, UsageError, say
 from phantora_ns.launch.machine.host_cpu import host_cpu_name
 from phantora_ns.launch.machine.installation import INTERCEPTOR
 from phantora_ns.launch.record import learned_host_times as learned_times
-from phantora_ns.launch.record.host_speed import REFERENCE_NS
+from phantora_ns.launch.record.host_speed import REFERENCE
 from phantora_ns.model.cluster import Cluster
 from phantora_ns.model.gpu import GpuModel
 from phantora_ns.protocol import HOST_TABLE_FILE
@@ -197,7 +197,7 @@ def _here(job: Job, path: Path) -> Here:
         ) from None
     if known.measured:
         return Here(known.sites, known.seldom)
-    host_samples.make_samples(path, REFERENCE_NS)
+    host_samples.make_samples(path, REFERENCE)
     return Here(measures=True)
 
 
