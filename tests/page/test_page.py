@@ -19,11 +19,13 @@ from phantora_ns.config import load_cluster
 from phantora_ns.page.content import content
 from phantora_ns.page.excerpt import excerpt
 from phantora_ns.page.render import render
+from phantora_ns.report.spent import WORDS
 from tests.page.made_trace import MadeTrace
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "tests" / "traces" / "jobs" / "steps.py"
-LIBRARY = ROOT / "phantora_ns" / "data" / "page" / "echarts"
+DATA = ROOT / "phantora_ns" / "data" / "page"
+LIBRARY = DATA / "echarts"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER = next((path for path in map(shutil.which, BROWSERS) if path), None)
 RANKS = 4
@@ -258,6 +260,33 @@ def test_the_notes_say_of_which_steps_the_numbers_are(
     assert said in notes
     assert (f"Step {steps[-1]} was traced too, but counts nowhere" in notes) == outlasts
     assert ("settled steps of the whole run" in notes) == (told is not None)
+
+
+@pytest.mark.parametrize(
+    "clock, short, long",
+    [
+        ({"mean_mhz": 1598.4, "held_share": 0.95}, ", at the power limit", "95% of the time; it is 1598 MHz"),
+        ({"mean_mhz": 1598.4, "held_share": 0.4}, "", ""),
+        (None, "", ""),
+    ],
+)  # fmt: skip
+def test_the_fourth_answer_names_what_the_gpu_computes_and_its_power_limit(
+    tmp_path, clock, short, long
+):
+    made = MadeTrace()
+    made.step(1, 0, 1_000_000)
+    made.kernel("ampere_gemm", 0, 1_000_000, launched=0)
+    excerpts = {0: excerpt(made.write(tmp_path / "rank-0.json.gz"))}
+    report = bare()["report"] | {"gpu_clock": clock, "exit_code": 0, "gpu": None}
+    answer = content(report, load_cluster("h200-1x8", 1, 1), ["true"], excerpts)["answers"][3]
+    assert answer["answer"] == f"Kernels: matrix products{short}"
+    assert "100% of the step goes into matrix products." in answer["detail"]
+    assert (long in answer["detail"]) and ("MHz" in answer["detail"]) == bool(short)
+
+
+def test_the_page_calls_classes_of_kernels_as_the_summary_does():
+    (found,) = re.findall(r"const KIND_LABELS = \{(.*?)\};", (DATA / "charts.js").read_text())
+    assert dict(re.findall(r'(\w+): "(.*?)"', found)) == WORDS
 
 
 def test_a_text_of_the_job_cannot_end_the_script():

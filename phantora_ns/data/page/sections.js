@@ -206,7 +206,7 @@ function fillKernels() {
     yAxis: { type: "category", inverse: true, data: top.map((row) => (row.name.length > 48 ? `${row.name.slice(0, 47)}…` : row.name)), axisLabel: { interval: 0, fontSize: 11 } },
     series: [{ name: "GPU time", type: "bar", data: top.map((row) => ({ value: row.gpu_ns, itemStyle: { ...styleOf("compute", row.kind), decal: row.source === "guess" ? DOTS : undefined } })) }],
   }));
-  place.append(table([["kernel", null, "name"], ["launched by", null, "operator"], ["kind", null, "kind"], ["source", null, (row) => (row.source ? `${row.source} (${SOURCES[row.source]})` : "–")], ["launches", "count", "count"],
+  place.append(table([["kernel", null, "name"], ["launched by", null, "operator"], ["kind", null, (row) => labelOf("compute", row.kind)], ["source", null, (row) => (row.source ? `${row.source} (${SOURCES[row.source]})` : "–")], ["launches", "count", "count"],
     ["GPU time", "time", "gpu_ns"], ["mean", "time", (row) => Math.round(row.gpu_ns / row.count)], ["share", "share", "share"]], DATA.kernels, "All traced ranks and steps together."));
 }
 
