@@ -150,18 +150,66 @@ def test_its_timeline_unpacks(page):
     assert any("NCCL" in row for _, row in rows) and any("host" in row for _, row in rows)
 
 
-def drawn(path, tmp_path):
-    """The page as a browser has drawn it."""
+def dumped(path, tmp_path, *flags):
+    """The text of the page as a browser has drawn it."""
     command = [BROWSER, "--headless", "--disable-gpu", "--no-sandbox", "--window-size=1200,9000"]
     command += [f"--user-data-dir={tmp_path / 'browser'}", "--virtual-time-budget=20000"]
     done = subprocess.run(
-        [*command, "--dump-dom", path.as_uri()],
+        [*command, *flags, "--dump-dom", path.as_uri()],
         capture_output=True,
         text=True,
         timeout=120,
         env={**os.environ, "HOME": str(tmp_path)},
     )
-    return Page(done.stdout)
+    return done.stdout
+
+
+def drawn(path, tmp_path):
+    """The page as a browser has drawn it."""
+    return Page(dumped(path, tmp_path))
+
+
+KEYS = """<script>addEventListener("load", () => setTimeout(() => {
+  const root = document.documentElement, said = [];
+  const chart = document.querySelector("[role=application]"), status = document.querySelector("[role=status]");
+  for (const key of ["n", "n", "p", "ArrowDown", "ArrowUp", "+", "-", "ArrowLeft", "ArrowRight", "Home"]) {
+    const event = new KeyboardEvent("keydown", { key, cancelable: true });
+    chart.dispatchEvent(event);
+    said.push([key, event.defaultPrevented, status.textContent]);
+  }
+  const themes = [root.dataset.theme];
+  document.getElementById("theme").click();
+  themes.push(root.dataset.theme);
+  dispatchEvent(new Event("beforeprint"));
+  themes.push(root.dataset.theme);
+  dispatchEvent(new Event("afterprint"));
+  themes.push(root.dataset.theme);
+  root.append(Object.assign(document.createElement("script"),
+    { type: "application/json", id: "tried", textContent: JSON.stringify({ said, themes, reached: chart.tabIndex }) }));
+}, 5000));</script></body>"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="needs a Chromium")
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_is_used_by_keyboard_in_light_and_dark_and_printed_in_light(run, tmp_path, dark):
+    begin, _, end = (run / "run.html").read_text().rpartition("</body>")
+    (tmp_path / "run.html").write_text(begin + KEYS + end)
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    page = Page(dumped(tmp_path / "run.html", tmp_path, scheme))
+    assert page.state == "ready"
+    tried = json.loads(page.scripts["tried"])
+    keys, taken, texts = zip(*tried["said"], strict=True)
+    assert tried["reached"] == 0 and all(taken)
+    by_key = list(zip(keys, texts, strict=True))
+    assert all(text.startswith("rank 0, ") for text in texts)
+    first, second, back, below, above, *moved = [text for _, text in by_key]
+    assert first != second and back == first and below != back
+    row = re.compile(r"rank \d+, [^:]+")
+    assert row.match(below)[0] != row.match(back)[0] == row.match(above)[0]
+    assert set(moved) == {above}  # to zoom and to pan chooses nothing else
+    own, other = ("dark", "light") if dark else ("light", "dark")
+    assert tried["themes"] == [own, other, "light", other]
 
 
 @pytest.mark.slow
