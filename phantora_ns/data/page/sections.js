@@ -44,11 +44,11 @@ function fillMemoryOverTime(place) {
   const peak = memory.peak, step = peak.step === null ? "" : ` in step ${peak.step}`;
   place.append(element("h3", {}, `Memory over time, rank ${memory.rank}`), element("p", {}, "The traced steps had their peak, ", number("memory.peak.bytes", "bytes"),
     ` allocated,${step} in ${peak.operator}: `, number("memory.peak.held_bytes", "bytes"), peak.step === null ? " before, the rest since." : " were there when the step began, the rest came in it."));
-  const most = Math.max(peak.bytes, ...memory.points.map((point) => point[2]), 1);
+  const most = Math.max(peak.bytes, ...memory.points.map((point) => point[2]), 1), mark = 2 ** Math.round(Math.log2(most / 5));
   const lines = [["allocated by PyTorch", 1, "#0072b2"], ["reserved by PyTorch", 2, "#e69f00"]];
   chart(place, 260, "Memory of PyTorch over time", () => ({
     tooltip: { ...tooltip("bytes"), axisPointer: { type: "line" } }, legend: { top: 0 }, grid: { left: 70, right: 70, top: 30, bottom: 30 },
-    xAxis: AXIS_TIME, yAxis: { type: "value", interval: 2 ** Math.round(Math.log2(most / 5)), axisLabel: { formatter: (n) => FORMATS.bytes(n).replace(/\.0+ /, " ") } },
+    xAxis: AXIS_TIME, yAxis: { type: "value", interval: mark, max: mark * Math.ceil(most / mark), axisLabel: { formatter: (n) => FORMATS.bytes(n).replace(/\.0+ /, " ") } },
     dataZoom: [{ type: "inside", filterMode: "none", zoomOnMouseWheel: "ctrl", moveOnMouseMove: false }],
     series: lines.map(([name, at, color]) => ({ name, type: "line", step: "end", showSymbol: false, lineStyle: { width: 1.5, type: at === 2 ? "dashed" : "solid" }, itemStyle: { color }, areaStyle: at === 1 ? { opacity: 0.15 } : undefined,
       data: memory.points.map((point) => [point[0], point[at]]),
