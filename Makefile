@@ -72,6 +72,7 @@ demo:
 FRAMEWORK ?=
 frameworks: $(VENV)/.stamp-frameworks$(FRAMEWORK:%=-%)
 	@$(MAKE) --no-print-directory native
+	$(if $(filter frameworks,$(MAKECMDGOALS)),@echo 'What next: source $(VENV)/bin/activate; docs/frameworks.md has a command for each framework')
 
 # Transformer Engine: Megatron-Core needs it for most of its features. NVIDIA publishes its PyTorch part as source only,
 # so this compiles it against the headers of torch's own CUDA, from wheels. That takes 15 minutes of CPU time, and 1.7 to

@@ -13,10 +13,14 @@ from typing import Any
 from phantora_ns.report.digits import digits
 from phantora_ns.report.ended_part import ended_text
 from phantora_ns.report.fit import refusal_text, refusals_of
+from phantora_ns.report.spent import WORDS
 
 GIB = 2**30
 TIGHT = 0.95
 """Above this share of a GPU's memory a run fits, but barely."""
+HELD = 0.5
+"""A GPU whose clock is held down by its power limit for more than this share of the time is as fast as its power
+allows: that is then a part of the answer."""
 _CAUSES = {
     "host": "the GPU waits for its host",
     "queued": "gaps between kernels that were queued",
@@ -132,9 +136,13 @@ def _why(page: Mapping[str, Any]) -> dict[str, str]:
     kernels = found["compute"].most_common(1)
     lost = sum(losses.values())
     if kernels and lost < total / 10:
-        name, ns = kernels[0]
-        detail = f"The GPU computes almost all the time; {name} kernels take {ns / total:.0%}."
-        return _answer(question, f"Kernels: {name}", detail)
+        kind, ns = kernels[0]
+        name = WORDS.get(kind, kind) or "other kernels"
+        detail = (
+            f"The GPU computes almost all the time; {ns / total:.0%} of the step goes into {name}."
+        )
+        limited, clock = _power(page["report"])
+        return _answer(question, f"Kernels: {name}{limited}", detail + clock)
     if not losses:
         return _answer(question, "Nothing ran", "No GPU work was traced.", "check")
     (name, ns), *others = losses.most_common(3)
@@ -151,6 +159,17 @@ def _why(page: Mapping[str, Any]) -> dict[str, str]:
             f"{each:.0%} of the time."
         )
     return _answer(question, _capital(name), detail, "check")
+
+
+def _power(report: Mapping[str, Any]) -> tuple[str, str]:
+    """What to add to answer and detail when the power limit holds the GPU's clock down most of the time."""
+    clock = report["gpu_clock"]
+    if not clock or clock["held_share"] <= HELD:
+        return "", ""
+    return ", at the power limit", (
+        f" The power limit holds the GPU's clock down {clock['held_share']:.0%} of the time; it is "
+        f"{clock['mean_mhz']:.0f} MHz on average."
+    )
 
 
 def milliseconds(ns: float) -> str:

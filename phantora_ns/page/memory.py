@@ -111,15 +111,32 @@ def _place(
     steps: Sequence[HostStep],
 ) -> tuple[int, int, int]:
     """The peak, the record that first has it, and the first record of its step. What is seen at the
-    moment when a step begins came before: the last operator of the step before has just ended."""
-    peaks = [event["args"]["Peak Allocated"] for event in records]
+    moment when a step begins came before: the last operator of the step before has just ended. So did what the first
+    record of a trace that begins with a later step has seen."""
+    later = bool(steps) and steps[0].number > 0
+    peaks = _peaks(records, points, later)
     most = max(peaks)
     at = peaks.index(most)
     step = _step_at(points[at][0], steps)
     if step is None:
         return most, at, 0
     begin_ns = step.begin_ns
-    return most, at, next((i for i in range(at) if points[i][0] > begin_ns), at)
+    first = int(later)
+    inside = (index for index in range(first, at) if points[index][0] > begin_ns)
+    return most, at, next(inside, max(first, at))
+
+
+def _peaks(
+    records: Sequence[Mapping[str, Any]], points: Sequence[tuple[int, int, int]], later: bool
+) -> list[int]:
+    """The most that was allocated between each record and the one before. The allocator tells the peak since it was
+    reset, so one that did not change is of an earlier record; of a trace that begins `later`, also the first."""
+    told = [event["args"]["Peak Allocated"] for event in records]
+    before = [told[0] if later else None, *told]
+    return [
+        point[1] if peak == old else peak
+        for peak, old, point in zip(told, before, points, strict=False)
+    ]
 
 
 def _step_at(at_ns: int, steps: Sequence[HostStep]) -> HostStep | None:

@@ -1,7 +1,8 @@
 """The report in a few lines: what was simulated, how fast, and what to check before trusting it.
 
 Why it exists: most people read only these lines, so everything that makes a result doubtful must
-be among them. Rule: nothing is computed here that is not in the report.
+be among them. Rule: nothing is computed here that is not in the report. A failed job has no result; its lines say
+what may help to find out why, and no more, because the job's own message is above them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 from phantora_ns.report.arithmetic_part import arithmetic_text
 from phantora_ns.report.digits import digits
-from phantora_ns.report.ended_part import ended_text
+from phantora_ns.report.ended_part import ended_text, failed_text
 from phantora_ns.report.fit import held_lines, refusal_text, refusals_of
 from phantora_ns.report.fold_part import fold_lines, fold_warnings
 from phantora_ns.report.host_part import host_lines
@@ -26,6 +27,9 @@ VALUES = "values"  # launch/record/leaders.py
 
 def summary_lines(report: dict[str, Any]) -> list[str]:
     """The lines, without "phantora-ns:" before them."""
+    failed = failed_text(report)
+    if failed is not None:
+        return _failed_lines(report, failed)
     simulated_s, wall_s = report["simulated_ns"] / 1e9, report["wall_s"]
     pace = (
         f", {digits(wall_s / simulated_s, 3)}x slower than simulated time"
@@ -39,9 +43,6 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
     ended = ended_text(report)
     if ended is not None:
         lines.append(ended)
-    if report["out_of_memory"]:
-        text = refusal_text(refusals_of(report))
-        lines.append(f"out of memory: {text}; phantora-ns fit says how much is missing")
     lines += _step_lines(report["step"]) + _work_lines(report["step"])
     lines += spent_lines(report)
     arithmetic = arithmetic_text(report["arithmetic"])
@@ -99,6 +100,18 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
     if report["leading"]:
         lines.append(_leading_line(report["leading"]))
     return lines + _warnings(report)
+
+
+def _failed_lines(report: dict[str, Any], failed: str) -> list[str]:
+    """Of a job that failed: how far it came, and what may be the cause."""
+    lines = [failed]
+    if report["out_of_memory"]:
+        text = refusal_text(refusals_of(report))
+        lines = [f"out of memory: {text}; phantora-ns fit says how much is missing"]
+        lines += held_lines(report["memory_held"])[:1]
+    folding = report.get("folding")
+    refused = fold_lines(folding) if folding and folding.get("refusal") else []
+    return lines + refused + _step_lines(report["step"]) + _causes(report)
 
 
 def _step_lines(step: dict[str, Any] | None) -> list[str]:
@@ -230,13 +243,6 @@ def _warnings(report: dict[str, Any]) -> list[str]:
         )
     if report["guesses"]:
         lines.append(f"warning: guessed: {_counted(report['guesses'])}")
-    if report["unsupported_calls"]:
-        lines.append(
-            "warning: calls that are not supported and failed: "
-            + _counted(report["unsupported_calls"])
-        )
-    if report["warnings"]:
-        lines.append(f"warning: {_counted(report['warnings'])}")
     if report["revised"]:
         lines.append(
             f"warning: {report['revised']} times changed after a rank had been told them, "
@@ -253,6 +259,19 @@ def _warnings(report: dict[str, Any]) -> list[str]:
             f"warning: {report['expired_values']} results of small collectives were read so late "
             "that their values were gone; they read as zero"
         )
+    return lines + _causes(report)
+
+
+def _causes(report: dict[str, Any]) -> list[str]:
+    """What went wrong, and so may be why a job failed."""
+    lines = []
+    if report["unsupported_calls"]:
+        lines.append(
+            "warning: calls that are not supported and failed: "
+            + _counted(report["unsupported_calls"])
+        )
+    if report["warnings"]:
+        lines.append(f"warning: {_counted(report['warnings'])}")
     if report["bad_messages"]:
         lines.append(f"warning: the hub could not read {report['bad_messages']} messages")
     if report["messages"] is None:

@@ -118,6 +118,32 @@ def _report_peaks(report):
     )
 
 
+def _keep_error(environ):
+    """Keeps for the launcher's last line what ended this rank, if it is the first to end so: below its own message come
+    the tracebacks of every launcher. An error of a rank's helper may be no failure of the job."""
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        return
+    import os
+
+    rank = environ["RANK"]
+    try:
+        with open(f"/proc/{os.getppid()}/environ", "rb") as file:
+            if f"RANK={rank}".encode() in file.read().split(b"\0"):
+                return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        file = os.open(os.path.join(environ["PHANTORA_RUN_DIR"], "error"), flags, 0o600)
+    except (OSError, KeyError):
+        return
+    try:
+        said = str(error).strip().partition("\n")[0]
+    except Exception:
+        said = ""
+    text = f"rank {rank}: {type(error).__name__}" + (f": {said}" if said else "")
+    os.write(file, text.encode(errors="replace"))
+    os.close(file)
+
+
 def _let_autograd_end(sleep):
     """Gives PyTorch's autograd threads a moment before the interpreter ends. From torch 2.12 on such a
     thread may still have to let go of its last task, for which it needs the interpreter. Without it
@@ -180,6 +206,7 @@ def _start(environ):
     environ.pop("PHANTORA_WARM_NOT", None)
     if "RANK" in environ:
         environ["PHANTORA_INTERPOSED"] = "1"
+        atexit.register(_keep_error, environ)
         if "PHANTORA_FOLD" in environ:
             _guard_folding(environ)
 

@@ -18,8 +18,10 @@ HOUR_NS = 3600 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A point and its result. `work`: how much a step does, in the sweep's unit. `pace_ns`: the step's time, or
-    with an amount of work the time for one unit of it, which compares steps of different size. `cost`: of a
+    """A point and its result. `step_ns` and its band are of a point that ended well; `peak_bytes` also of one that
+    ran out of memory: how far any other came is no result. `work`: how much a step does, in the sweep's unit.
+    `pace_ns`: the step's time, or with an amount of work the time for one unit of it, which compares steps of
+    different size. `cost`: of a
     step, or of a million units of work, in the currency of the prices. `why`: of a failure. `doubts`: what to
     check before trusting it. None: not known. `front`: no other row is at least as good in every aim, and
     better in one. `marks`: what speaks for the row, in words."""
@@ -58,8 +60,8 @@ class Row:
 
 def row_of(point: Mapping[str, Any], result: Mapping[str, Any], prices: Mapping[str, float]) -> Row:
     """The row of a finished point, as results.py keeps both."""
-    step_ns, work = result["step_ns"], point["work"]
-    fits = result["state"] == OK
+    result, work = _trusted(result), point["work"]
+    step_ns, fits = result["step_ns"], result["state"] == OK
     pace = step_ns / (work or 1) if fits and step_ns else None
     price = prices.get(point["gpu"], prices.get(""))
     cost = None
@@ -94,6 +96,14 @@ def row_of(point: Mapping[str, Any], result: Mapping[str, Any], prices: Mapping[
         rate=work * 1e9 / step_ns if fits and step_ns and work else None,
         cost=cost,
     )
+
+
+def _trusted(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The result without the numbers of a run that did not come to its end."""
+    state = result["state"]
+    left_out = [] if state == OK else ["step_ns", "low_ns", "high_ns"]
+    left_out += [] if state in (OK, OUT_OF_MEMORY) else ["peak_bytes"]
+    return {**result, **dict.fromkeys(left_out)}
 
 
 def judged(rows: Sequence[Row]) -> list[Row]:

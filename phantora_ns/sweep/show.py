@@ -109,7 +109,7 @@ class Live:
         rows, running, text = self._state()
         room = max(1, self._console.height - len(running) - 6)
         ordered = table.in_order(rows)
-        shown = make_table(self._spec, ordered[:room])
+        shown = make_table(self._spec, ordered[:room], one_line=True)
         lines = [Text(f"running {label} for {seconds:.0f} s") for label, seconds in running]
         if len(ordered) > room:
             lines.insert(0, Text(f"and {len(ordered) - room} more"))
@@ -120,19 +120,26 @@ class Live:
         self._live.stop()
 
 
-def make_table(spec: Spec, rows: Sequence[Row]) -> Any:
-    """The rows as rich's table."""
+def make_table(spec: Spec, rows: Sequence[Row], one_line: bool = False) -> Any:
+    """The rows as rich's table. `one_line`: what is said of a row is cut off at the end of its line."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     names = table.headings(spec)
     for at, name in enumerate(names):
         number = len(spec.varying) <= at < len(names) - 1
-        made.add_column(name, justify="right" if number else "left", overflow="fold")
+        cut = one_line and at == len(names) - 1
+        made.add_column(
+            name,
+            justify="right" if number else "left",
+            overflow="ellipsis" if cut else "fold",
+            no_wrap=cut,
+        )
     for row in rows:
         style = "bold green" if row.best else "red" if row.why else ""
-        made.add_row(*table.cells(spec, row), style=style)
+        made.add_row(*map(Text, table.cells(spec, row)), style=style)
     return made
 
 

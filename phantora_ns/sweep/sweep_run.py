@@ -138,9 +138,7 @@ class Sweep:
     def run(self) -> int:
         """0, or 128 and the signal that ended it."""
         if self._kept and not self._options.quiet:
-            say(
-                f"{len(self._kept)} of {self._total} points have a result already; in {self._results.path}"
-            )
+            say(table.kept(self.rows(), self._total, self._results.path))
         self._watcher = self._make_watcher()
         try:
             with self._loop.signals(self._on_signal):

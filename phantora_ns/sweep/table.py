@@ -5,12 +5,14 @@ Why it exists: the same rows are shown while the sweep runs, at its end, and on 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from phantora_ns.page.answers import milliseconds
 from phantora_ns.sweep.grid import Settings
 from phantora_ns.sweep.judge import OK, Row
+from phantora_ns.sweep.results import LOG
 from phantora_ns.sweep.spec import Spec
 
 SCHEMA = 1
@@ -56,7 +58,7 @@ def cells(spec: Spec, row: Row) -> list[str]:
         peak, share = f"{row.peak_bytes / GIB:.2f} GiB", f"{row.peak_bytes / row.memory_bytes:.0%}"
     return [
         *(setting(row.settings, axis) for axis in spec.varying),
-        "–" if row.step_ns is None or row.state != OK else milliseconds(row.step_ns),
+        "–" if row.step_ns is None else milliseconds(row.step_ns),
         *rate,
         peak,
         share,
@@ -77,9 +79,9 @@ def setting(settings: Settings, axis: str) -> str:
 
 
 def verdict(row: Row) -> str:
-    """What is said of a row: its failure, or what it is best in."""
+    """What is said of a row: its failure and why, or what it is best in."""
     if row.state != OK:
-        return row.state
+        return f"{row.state}: {row.why}" if row.why else row.state
     return ", ".join(row.marks) if row.pace_ns is not None else "fits; it told no steps"
 
 
@@ -94,11 +96,7 @@ def line(row: Row, label: str) -> str:
 
 def closing(spec: Spec, rows: Sequence[Row]) -> list[str]:
     """The answer in a few lines."""
-    counts = {
-        state: sum(row.state == state for row in rows)
-        for state in dict.fromkeys(r.state for r in rows)
-    }
-    lines = [f"{len(rows)} points: " + ", ".join(f"{n} {state}" for state, n in counts.items())]
+    lines = [f"{len(rows)} points: {by_state(rows)}"]
     for mark in ("best", "cheapest"):
         row = next((row for row in rows if getattr(row, mark)), None)
         if row is not None and row.step_ns is not None and row.peak_bytes is not None:
@@ -113,7 +111,23 @@ def closing(spec: Spec, rows: Sequence[Row]) -> list[str]:
                 lines += _shorter(spec, rows, row)
             lines.append(f"  {row.command}")
             lines += [f"  check: {doubt}" for doubt in row.doubts]
+    failed = [row for row in rows if row.state != OK]
+    if failed:
+        others = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        lines.append(f"what failed runs printed: {failed[0].folder}/{LOG}{others}")
     return lines
+
+
+def by_state(rows: Sequence[Row]) -> str:
+    """`2 ok, 1 out of memory, 1 failed`."""
+    return ", ".join(f"{n} {state}" for state, n in Counter(row.state for row in rows).items())
+
+
+def kept(rows: Sequence[Row], total: int, folder: object) -> str:
+    """That so many of `total` points are not run, because they have the results `rows`."""
+    bad = any(row.state != OK for row in rows)
+    how, cure = (f" ({by_state(rows)})", "; --again runs all points again") if bad else ("", "")
+    return f"{len(rows)} of {total} points have a result already{how}; in {folder}{cure}"
 
 
 def _shorter(spec: Spec, rows: Sequence[Row], best: Row) -> list[str]:

@@ -142,7 +142,7 @@ def test_a_failing_job_is_an_exception_with_the_report(job, tmp_path, capfd, bui
     options = {"gpus_per_node": 1, "host_time": "none", "quiet": True}
     with pytest.raises(phantora_ns.JobError) as caught:
         phantora_ns.run([*job, "mark"], **options)
-    line = "the command failed with exit code 1; on node-0; its own messages are above"
+    line = "the command failed with exit code 1; on node-0; its own messages are above; rank 0: AssertionError"
     assert str(caught.value) == line and f"phantora-ns: {line}\n" in capfd.readouterr().err
     assert caught.value.exit_code == caught.value.report.exit_code == 1
     unchecked = phantora_ns.run([*job, "mark"], check=False, log=tmp_path / "log", **options)

@@ -137,7 +137,7 @@ def test_a_run_that_its_user_ends_did_not_run_out_of_memory(tmp_path, root):
 def test_another_failure_is_no_answer(fit):
     done = fit(*ONE, "--", *JOB, "--fail-in", 2, code=3)
     assert done.stdout == "" and "ValueError: the job's own failure" in done.stderr
-    assert done.stderr.endswith("its own messages are above\n")
+    assert done.stderr.endswith("messages are above; rank 0: ValueError: the job's own failure\n")
     assert "whether it fits is not known: the command failed with exit code 1" in done.stderr
 
 

@@ -229,6 +229,24 @@ def test_the_summary_says_what_to_check(run_dir):
     assert any("cudaFoo (3 times)" in line for line in lines)
 
 
+def test_the_summary_of_a_failed_job_does_not_bury_its_message(run_dir):
+    """Paces, clocks and shares of a job that came nowhere are no result; what may be the cause stays."""
+    report = build_report(run_dir, exit_code=1, failed_by="job", wall_s=38.0)
+    report["warnings"] = {"odd": 1}
+    lines = summary_lines(report)
+    assert lines == [
+        "the job failed before the end of a step",
+        "warning: calls that are not supported and failed: cudaFoo (3 times)",
+        "warning: odd",
+    ]
+    # what of ours fails after the job, such as a trace, takes nothing from its numbers
+    ours = summary_lines(report | {"exit_code": 70, "failed_by": "launcher"})
+    assert ours == summary_lines(report | {"exit_code": 0, "failed_by": None}) != lines
+    for rank in report["ranks"]:
+        rank["steps"] = 5
+    assert summary_lines(report)[0] == "the job failed after 5 steps"
+
+
 def test_without_the_hubs_part_nothing_is_made_up(run_dir):
     (run_dir / "hub.json").unlink()
     report = build_report(run_dir, exit_code=1, failed_by="hub", wall_s=1.0)

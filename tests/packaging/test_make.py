@@ -209,3 +209,15 @@ def test_the_default_torch_is_the_newest_that_is_supported(root, tmp_path):
     assert f"pip install --quiet 'torch=={newest}'" in done.stdout
     other = make(root, "-n", "venv", VENV=tmp_path / "venv", TORCH="torch==2.9.1")
     assert "pip install --quiet 'torch==2.9.1'" in other.stdout
+
+
+def test_make_frameworks_ends_with_what_to_do_next(root, compiler, recording_venv):
+    """It ended with the compiler's lines. `make test` installs frameworks too, and goes on."""
+    venv, _ = recording_venv
+    done = make(root, "frameworks", VENV=venv, **compiler)
+    last = done.stdout.rstrip().splitlines()[-2:]  # make says by itself which folder it leaves
+    said = next(line for line in last if line.startswith("What next: "))
+    assert f"source {venv}/bin/activate" in said
+    named = next(word for word in said.split() if word.endswith(".md"))
+    assert (root / named).is_file()
+    assert "What next" not in make(root, "test", VENV=venv, **compiler).stdout

@@ -129,6 +129,32 @@ def test_without_the_first_steps_nobody_knows_the_states(tmp_path):
     }
 
 
+@pytest.mark.parametrize("resets", [False, True])
+def test_a_peak_from_before_the_trace_is_not_its_own(tmp_path, resets):
+    """With --trace-steps 2:4 the first record's peak is that of steps 0 and 1, and what it says to be there was there.
+    TorchTitan resets the allocator's peak in each step; most jobs do not."""
+    earlier = 0 if resets else 950
+    trace = MadeTrace()
+    trace.step(2, 0, 1000)
+    trace.step(3, 1000, 2000)
+    trace.kernel("gemm", 10, 20, launched=5)
+    for record in [
+        (100, 200, 950),
+        (300, 700, max(earlier, 720), "aten::mm"),
+        (900, 200, max(earlier, 720), "aten::mm"),
+        (1300, 600, max(earlier, 720), "aten::mm"),
+    ]:
+        trace.memory(*record)
+    peak = excerpt(trace.write(tmp_path / "rank-0.json.gz"))["memory"]["peak"]
+    # between two records nobody saw more, where the earlier peak hides it
+    assert (peak["bytes"], peak["at_ns"], peak["step"]) == (720 if resets else 700, 300, 2)
+    assert peak["held_bytes"] == 200
+    assert dict(map(tuple, peak["phases"])) == {
+        HELD_WITH_STATES: 200,
+        FORWARD: peak["bytes"] - 200,
+    }
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_parts_add_up_to_the_peak(tmp_path, seed):
     random.seed(seed)

@@ -19,11 +19,13 @@ from phantora_ns.config import load_cluster
 from phantora_ns.page.content import content
 from phantora_ns.page.excerpt import excerpt
 from phantora_ns.page.render import render
+from phantora_ns.report.spent import WORDS
 from tests.page.made_trace import MadeTrace
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "tests" / "traces" / "jobs" / "steps.py"
-LIBRARY = ROOT / "phantora_ns" / "data" / "page" / "echarts"
+DATA = ROOT / "phantora_ns" / "data" / "page"
+LIBRARY = DATA / "echarts"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER = next((path for path in map(shutil.which, BROWSERS) if path), None)
 RANKS = 4
@@ -148,18 +150,66 @@ def test_its_timeline_unpacks(page):
     assert any("NCCL" in row for _, row in rows) and any("host" in row for _, row in rows)
 
 
-def drawn(path, tmp_path):
-    """The page as a browser has drawn it."""
+def dumped(path, tmp_path, *flags):
+    """The text of the page as a browser has drawn it."""
     command = [BROWSER, "--headless", "--disable-gpu", "--no-sandbox", "--window-size=1200,9000"]
     command += [f"--user-data-dir={tmp_path / 'browser'}", "--virtual-time-budget=20000"]
     done = subprocess.run(
-        [*command, "--dump-dom", path.as_uri()],
+        [*command, *flags, "--dump-dom", path.as_uri()],
         capture_output=True,
         text=True,
         timeout=120,
         env={**os.environ, "HOME": str(tmp_path)},
     )
-    return Page(done.stdout)
+    return done.stdout
+
+
+def drawn(path, tmp_path):
+    """The page as a browser has drawn it."""
+    return Page(dumped(path, tmp_path))
+
+
+KEYS = """<script>addEventListener("load", () => setTimeout(() => {
+  const root = document.documentElement, said = [];
+  const chart = document.querySelector("[role=application]"), status = document.querySelector("[role=status]");
+  for (const key of ["n", "n", "p", "ArrowDown", "ArrowUp", "+", "-", "ArrowLeft", "ArrowRight", "Home"]) {
+    const event = new KeyboardEvent("keydown", { key, cancelable: true });
+    chart.dispatchEvent(event);
+    said.push([key, event.defaultPrevented, status.textContent]);
+  }
+  const themes = [root.dataset.theme];
+  document.getElementById("theme").click();
+  themes.push(root.dataset.theme);
+  dispatchEvent(new Event("beforeprint"));
+  themes.push(root.dataset.theme);
+  dispatchEvent(new Event("afterprint"));
+  themes.push(root.dataset.theme);
+  root.append(Object.assign(document.createElement("script"),
+    { type: "application/json", id: "tried", textContent: JSON.stringify({ said, themes, reached: chart.tabIndex }) }));
+}, 5000));</script></body>"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="needs a Chromium")
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_is_used_by_keyboard_in_light_and_dark_and_printed_in_light(run, tmp_path, dark):
+    begin, _, end = (run / "run.html").read_text().rpartition("</body>")
+    (tmp_path / "run.html").write_text(begin + KEYS + end)
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    page = Page(dumped(tmp_path / "run.html", tmp_path, scheme))
+    assert page.state == "ready"
+    tried = json.loads(page.scripts["tried"])
+    keys, taken, texts = zip(*tried["said"], strict=True)
+    assert tried["reached"] == 0 and all(taken)
+    by_key = list(zip(keys, texts, strict=True))
+    assert all(text.startswith("rank 0, ") for text in texts)
+    first, second, back, below, above, *moved = [text for _, text in by_key]
+    assert first != second and back == first and below != back
+    row = re.compile(r"rank \d+, [^:]+")
+    assert row.match(below)[0] != row.match(back)[0] == row.match(above)[0]
+    assert set(moved) == {above}  # to zoom and to pan chooses nothing else
+    own, other = ("dark", "light") if dark else ("light", "dark")
+    assert tried["themes"] == [own, other, "light", other]
 
 
 @pytest.mark.slow
@@ -258,6 +308,33 @@ def test_the_notes_say_of_which_steps_the_numbers_are(
     assert said in notes
     assert (f"Step {steps[-1]} was traced too, but counts nowhere" in notes) == outlasts
     assert ("settled steps of the whole run" in notes) == (told is not None)
+
+
+@pytest.mark.parametrize(
+    "clock, short, long",
+    [
+        ({"mean_mhz": 1598.4, "held_share": 0.95}, ", at the power limit", "95% of the time; it is 1598 MHz"),
+        ({"mean_mhz": 1598.4, "held_share": 0.4}, "", ""),
+        (None, "", ""),
+    ],
+)  # fmt: skip
+def test_the_fourth_answer_names_what_the_gpu_computes_and_its_power_limit(
+    tmp_path, clock, short, long
+):
+    made = MadeTrace()
+    made.step(1, 0, 1_000_000)
+    made.kernel("ampere_gemm", 0, 1_000_000, launched=0)
+    excerpts = {0: excerpt(made.write(tmp_path / "rank-0.json.gz"))}
+    report = bare()["report"] | {"gpu_clock": clock, "exit_code": 0, "gpu": None}
+    answer = content(report, load_cluster("h200-1x8", 1, 1), ["true"], excerpts)["answers"][3]
+    assert answer["answer"] == f"Kernels: matrix products{short}"
+    assert "100% of the step goes into matrix products." in answer["detail"]
+    assert (long in answer["detail"]) and ("MHz" in answer["detail"]) == bool(short)
+
+
+def test_the_page_calls_classes_of_kernels_as_the_summary_does():
+    (found,) = re.findall(r"const KIND_LABELS = \{(.*?)\};", (DATA / "charts.js").read_text())
+    assert dict(re.findall(r'(\w+): "(.*?)"', found)) == WORDS
 
 
 def test_a_text_of_the_job_cannot_end_the_script():

@@ -205,3 +205,26 @@ def test_an_interrupt_while_it_runs_ends_python_by_the_signal(tmp_path):
         preexec_fn=interruptible,
     )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize(
+    "rank_does, kept",
+    [
+        ("raise ValueError('own\\nmore')", "rank 3: ValueError: own"),
+        ("raise KeyboardInterrupt", "rank 3: KeyboardInterrupt"),
+        ("raise SystemExit(4)", None),
+        ("assert subprocess.run([sys.executable, '-c', 'raise KeyError'], stderr=-3).returncode", None),
+        ("import atexit; atexit.register(print, 1)", None),
+    ],
+)  # fmt: skip
+def test_the_first_error_that_ends_a_rank_is_kept(fake, tmp_path, rank_does, kept):
+    """Not that of a helper which a rank has started, nor a second one."""
+    script = "import subprocess, sys\n" + rank_does
+    python(
+        "import os, subprocess, sys\nfor rank in '34': subprocess.run([sys.executable, '-c', "
+        f"{script!r}], env={{**os.environ, 'RANK': rank}}, stderr=-3, stdout=-3)",
+        preload=fake,
+        PHANTORA_RUN_DIR=str(tmp_path),
+    )
+    file = tmp_path / "error"
+    assert (file.read_text() if file.exists() else None) == kept

@@ -1,5 +1,6 @@
 """What a file and a command line ask for, and the one line that each mistake gets before a run starts."""
 
+import os
 import sys
 
 import pytest
@@ -158,6 +159,11 @@ def test_a_result_is_used_again_only_if_nothing_changed(tmp_path, monkeypatch, b
         == first
     )
     assert key(version="2") != first and key(text.replace("per-node = 1", "per-node = 2")) != first
+    assert key(text + "[environment]\nA = 'b'\n") != first
+    # docs/how-to/sweep.md says so: of variables, only those that the sweep sets
+    monkeypatch.setenv("PATH", os.environ["PATH"] + ":/no/such/folder")
+    monkeypatch.setenv("A", "b")
+    assert key() == first
     (tmp_path / "a.py").write_text("2")
     assert key() != first
 

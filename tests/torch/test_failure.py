@@ -26,6 +26,9 @@ def test_one_rank_raises(phantora, tmp_path):
     outcome = Outcome(done, 4)
     assert done.returncode == 1
     assert "ValueError: the job's own mistake" in done.stderr
+    # it is above the tracebacks of two launchers, so the last lines say it again
+    (line,) = [line for line in done.stderr.splitlines() if "its own messages are above" in line]
+    assert line.endswith("; rank 2: ValueError: the job's own mistake")
     assert sorted(line["rank"] for line in outcome.lines("REACHED")) == [0, 1, 2, 3]
     assert {line["value"] for line in outcome.lines("REACHED")} == {4.0}
     assert outcome.lines("PASSED") == []

@@ -414,6 +414,23 @@ def test_after_ctrl_c_the_finished_steps_are_written(tmp_path):
     }
 
 
+def test_a_failed_job_s_own_message_is_followed_by_little(phantora, tmp_path):
+    """No folder is named that is gone by then, and no number of a job that came nowhere."""
+    page = tmp_path / "run.html"
+    words = ("--html", page, "--trace-steps", "2:4", "--gpus-per-node", 1, "--host-time", "none")
+    job = "import torch; torch.ones(9).cuda(); raise ValueError('its own')"
+    done = phantora(*words, sys.executable, "-c", job, env={"TMPDIR": str(tmp_path)})
+    assert done.returncode == 1
+    said = done.stderr.partition("ValueError: its own")[2].strip().splitlines()
+    assert said[1:] == [
+        "phantora-ns: no trace rank-0.json.gz: step 2 was not reached: this rank made 0 steps; the page has "
+        "no timeline of them",
+        "phantora-ns: the job failed before the end of a step",
+        f"phantora-ns: page written; {page}",
+    ]
+    assert page.exists() and "the command failed with exit code 1" in said[0]
+
+
 def test_steps_that_were_never_reached_are_said_to_be(phantora, tmp_path):
     done = phantora(
         "--trace",

@@ -5,7 +5,8 @@ This script makes small ones.
 
 writes assets/tokenizer/{tokenizer.json,tokenizer_config.json} (byte-level BPE, below the 2048
 entries of TorchTitan's debug models) and assets/c4_test/data.jsonl (rows with a "text", as C4 has).
-The same seed makes the same files.
+The same seed makes the same files. The dataset is loaded once, so that it lies in the cache of `datasets`: else a
+rank of the first job prepares it, and that rank's host has other work than in every later job.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 import random
 from pathlib import Path
 
+from datasets import disable_progress_bars, load_dataset
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 SPECIAL = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}
@@ -47,6 +49,8 @@ def main():
     dataset.mkdir(parents=True, exist_ok=True)
     with open(dataset / "data.jsonl", "w") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+    disable_progress_bars()
+    load_dataset(str(dataset), split="train")
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

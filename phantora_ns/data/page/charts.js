@@ -8,6 +8,7 @@ const GREY = { host: "#6b6b6b", queued: "#a9a9a9", unknown: "#d0d0d0" };
 const STRIPES = { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [2, 5], rotation: -Math.PI / 4, color: "rgba(0,0,0,0.35)" };
 const DOTS = { symbol: "circle", dashArrayX: [[4, 4], [0, 4, 4, 0]], dashArrayY: [4, 0], symbolSize: 0.6, color: "rgba(255,255,255,0.6)" };
 const IDLE_LABELS = { host: "idle: the host is behind", queued: "idle: between queued kernels", unknown: "idle: cause not in the trace" };
+const KIND_LABELS = { gemm: "matrix products", convolution: "convolutions", copy: "copies", reduction: "reductions", triton: "Triton's kernels" }; // report/spent.py
 const known = { compute: [], exposed: [] };
 
 function styleOf(group, kind) {
@@ -25,7 +26,7 @@ function sumOfShared(group, kinds) {
 }
 function labelOf(group, kind) {
   if (!kind) return "other kernels";
-  return group === "idle" ? IDLE_LABELS[kind] || `idle: ${kind}` : group === "exposed" ? `exposed ${kind}` : kind;
+  return group === "idle" ? IDLE_LABELS[kind] || `idle: ${kind}` : group === "exposed" ? `exposed ${kind}` : KIND_LABELS[kind] || kind;
 }
 
 const charts = [];

@@ -36,8 +36,8 @@ function fillComparison() {
   } else say("parts", "Not every file has steps.");
   if (DATA.kernels.length) {
     say("kernels", "GPU time by class of kernel, over the whole run, mean of ranks.");
-    chart(section("kernels"), 60 + 16 * DATA.kernels.length * DATA.runs.length, "GPU time by class of kernel", () => groupedBars(DATA.kernels, DATA.kernels.map((row) => row.kind)));
-    section("kernels").append(table(columns((row) => row.kind, () => "time"), DATA.kernels));
+    chart(section("kernels"), 60 + 16 * DATA.kernels.length * DATA.runs.length, "GPU time by class of kernel", () => groupedBars(DATA.kernels, DATA.kernels.map((row) => labelOf("compute", row.kind))));
+    section("kernels").append(table(columns((row) => labelOf("compute", row.kind), () => "time"), DATA.kernels));
   } else say("kernels", "Not every report has GPU time by class of kernel.");
   if (DATA.setup.length) section("setup").append(table([["", null, "field"], ...LETTERS.map((letter, index) => [letter, null, (row) => (row.values[index] === null ? "–" : String(row.values[index]))])], DATA.setup));
   else say("setup", "Nothing.");

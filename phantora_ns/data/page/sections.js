@@ -3,7 +3,7 @@ function fillAbout() {
   document.getElementById("about").append(
     element("code", {}, DATA.command), element("br"),
     `Simulated on ${DATA.cluster.name}${DATA.cluster.description ? ` (${DATA.cluster.description})` : ""}, ${DATA.cluster.gpu}: `,
-    number("report.world_size", "count"), " GPUs on ", number("report.nodes", "count"), " nodes. ",
+    number("report.world_size", "count"), DATA.report.world_size === 1 ? " GPU on " : " GPUs on ", number("report.nodes", "count"), DATA.report.nodes === 1 ? " node. " : " nodes. ",
     DATA.report.software ? `torch ${DATA.report.software.torch}, NCCL ${DATA.report.software.nccl}. ` : "",
     DATA.cluster.faults.length ? `Faults: ${DATA.cluster.faults.join(", ")}. ` : "",
     "Simulated ", number("report.simulated_ns", "time"), " in ", number("report.wall_s", "seconds"), ".");
@@ -44,10 +44,11 @@ function fillMemoryOverTime(place) {
   const peak = memory.peak, step = peak.step === null ? "" : ` in step ${peak.step}`;
   place.append(element("h3", {}, `Memory over time, rank ${memory.rank}`), element("p", {}, "The traced steps had their peak, ", number("memory.peak.bytes", "bytes"),
     ` allocated,${step} in ${peak.operator}: `, number("memory.peak.held_bytes", "bytes"), peak.step === null ? " before, the rest since." : " were there when the step began, the rest came in it."));
+  const most = Math.max(peak.bytes, ...memory.points.map((point) => point[2]), 1), mark = 2 ** Math.round(Math.log2(most / 5));
   const lines = [["allocated by PyTorch", 1, "#0072b2"], ["reserved by PyTorch", 2, "#e69f00"]];
   chart(place, 260, "Memory of PyTorch over time", () => ({
     tooltip: { ...tooltip("bytes"), axisPointer: { type: "line" } }, legend: { top: 0 }, grid: { left: 70, right: 70, top: 30, bottom: 30 },
-    xAxis: AXIS_TIME, yAxis: { type: "value", axisLabel: { formatter: (n) => `${(n / GIB).toFixed(1)} GiB` } },
+    xAxis: AXIS_TIME, yAxis: { type: "value", interval: mark, max: mark * Math.ceil(most / mark), axisLabel: { formatter: (n) => FORMATS.bytes(n).replace(/\.0+ /, " ") } },
     dataZoom: [{ type: "inside", filterMode: "none", zoomOnMouseWheel: "ctrl", moveOnMouseMove: false }],
     series: lines.map(([name, at, color]) => ({ name, type: "line", step: "end", showSymbol: false, lineStyle: { width: 1.5, type: at === 2 ? "dashed" : "solid" }, itemStyle: { color }, areaStyle: at === 1 ? { opacity: 0.15 } : undefined,
       data: memory.points.map((point) => [point[0], point[at]]),
@@ -206,7 +207,7 @@ function fillKernels() {
     yAxis: { type: "category", inverse: true, data: top.map((row) => (row.name.length > 48 ? `${row.name.slice(0, 47)}…` : row.name)), axisLabel: { interval: 0, fontSize: 11 } },
     series: [{ name: "GPU time", type: "bar", data: top.map((row) => ({ value: row.gpu_ns, itemStyle: { ...styleOf("compute", row.kind), decal: row.source === "guess" ? DOTS : undefined } })) }],
   }));
-  place.append(table([["kernel", null, "name"], ["launched by", null, "operator"], ["kind", null, "kind"], ["source", null, (row) => (row.source ? `${row.source} (${SOURCES[row.source]})` : "–")], ["launches", "count", "count"],
+  place.append(table([["kernel", null, "name"], ["launched by", null, "operator"], ["kind", null, (row) => labelOf("compute", row.kind)], ["source", null, (row) => (row.source ? `${row.source} (${SOURCES[row.source]})` : "–")], ["launches", "count", "count"],
     ["GPU time", "time", "gpu_ns"], ["mean", "time", (row) => Math.round(row.gpu_ns / row.count)], ["share", "share", "share"]], DATA.kernels, "All traced ranks and steps together."));
 }
 

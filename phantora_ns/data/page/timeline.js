@@ -143,7 +143,7 @@ function fillTimeline(packed) {
   function describe(row, index) {
     if (index < 0) return;
     const name = packed.names[row.kinds[index]];
-    status.textContent = `rank ${row.rank}, ${row.row}: ${name.text} (${name.kind}), ${FORMATS.time(row.lengths[index])}, from ${FORMATS.time(row.starts[index])}`;
+    status.textContent = `rank ${row.rank}, ${row.row}: ${name.text} (${labelOf("compute", name.kind)}), ${FORMATS.time(row.lengths[index])}, from ${FORMATS.time(row.starts[index])}`;
   }
   function move(from, to) {
     const wide = Math.min(Math.max(to - from, 200), end - begin);
@@ -175,7 +175,7 @@ function fillTimeline(packed) {
   }
   function legend() {
     const names = new Map();
-    packed.names.forEach((name) => names.set(name.kind === "communication" ? name.text : name.kind, colourOf(name)));
+    packed.names.forEach((name) => names.set(name.kind === "communication" ? name.text : labelOf("compute", name.kind), colourOf(name)));
       return element("p", { class: "soft legend" }, ...[...names].map(([text, colour]) => element("span", {}, element("i", { "aria-hidden": "true", style: `background:${colour}` }), text)));
   }
   rebuild();

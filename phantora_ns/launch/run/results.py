@@ -18,6 +18,7 @@ from phantora_ns.launch.run.outcome import Verdict, signal_name
 from phantora_ns.launch.run.run_request import RunRequest
 from phantora_ns.launch.run.setup import job_of
 from phantora_ns.launch.run.unkept import Unkept, system_error
+from phantora_ns.report.ended_part import failed_text
 from phantora_ns.report.host_part import will_be_measured_again
 from phantora_ns.whole_file import replacing
 
@@ -163,7 +164,8 @@ class Results:
             self._refused(file, f"cannot write the page: {what}", error)
             return
         if not self._request.quiet:
-            say(f"page written; {file}; open it in a browser")
+            cure = "" if failed_text(self.report) else "; open it in a browser"
+            say(f"page written; {file}{cure}")
 
     def keep_host_times(self) -> None:
         """Adds the host times that ranks recorded to the database of --record-host."""

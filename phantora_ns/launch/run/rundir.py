@@ -27,6 +27,8 @@ from phantora_ns.protocol import RANK_STATS_FILE
 _PREFIX = "phantora-ns-"
 _NAME = re.compile(_PREFIX + "[a-z0-9_]{8}")  # what tempfile.mkdtemp makes of the prefix
 _LOCK = "owner.lock"
+_ERROR = "error"  # startup/sitecustomize.py
+_ERROR_MOST = 200  # characters of it that are said
 _MARKER = b"phantora-ns run directory: deleted by a later run once its owner has died\n"
 _SOCKET_PATH_MAX = 107  # sizeof sockaddr_un.sun_path less the final zero (unix(7))
 _SPLITS = re.compile(r"[\s:;$]")  # what the loader takes apart, or replaces, in its lists of paths
@@ -167,6 +169,16 @@ class RunDir:
         self.path.rename(kept)
         self.path = kept
         self._let_go()
+
+
+def about_error(path: Path) -> str:
+    """What to add to the message of a job that failed: the first error of a rank, in one line; nothing when none
+    told any."""
+    try:
+        text = (path / _ERROR).read_text(errors="replace")
+    except OSError:
+        return ""
+    return "; " + (text if len(text) <= _ERROR_MOST else text[:_ERROR_MOST] + "...")
 
 
 def sweep(folder: Path) -> None:

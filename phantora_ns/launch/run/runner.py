@@ -27,7 +27,7 @@ from phantora_ns.launch.run.outcome import Outcome, Verdict
 from phantora_ns.launch.run.progress import INTERVAL_S, Progress
 from phantora_ns.launch.run.results import Results
 from phantora_ns.launch.run.run_request import RunRequest
-from phantora_ns.launch.run.rundir import RunDir
+from phantora_ns.launch.run.rundir import RunDir, about_error
 from phantora_ns.launch.run import step_hold
 from phantora_ns.launch.run.setup import Prepared, lay_out, prepare, sandbox_spec
 from phantora_ns.launch.run.step_hold import Seen, StepHold
@@ -299,7 +299,10 @@ class Runner:
         if failure is not None and failure.message is not None:
             if self._progress is not None:
                 self._progress.clear()
-            self.message = failure.message + self._outcome.about_memory(memory_kills())
+            error = ""
+            if failure.failed_by == "job" and self._run_dir is not None:
+                error = about_error(self._run_dir.path)
+            self.message = failure.message + error + self._outcome.about_memory(memory_kills())
             if self._request.output is None:
                 say(self.message)
             self._outcome.failure = replace(failure, message=None)

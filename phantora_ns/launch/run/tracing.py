@@ -26,8 +26,10 @@ class TraceWriters:
         """Starts them; for a `page` they also take excerpts of the traces. Raises LaunchError when
         that is impossible, and OSError when the folder of the traces cannot be made."""
         trace = json.loads((run_dir / "run.json").read_text())["trace"]
-        self._folder = Path(trace["folder"])
-        self._folder.mkdir(exist_ok=True)
+        folder = Path(trace["folder"])
+        folder.mkdir(exist_ok=True)
+        # what is in the run directory goes with it, so nobody is sent there
+        self._folder = None if folder.is_relative_to(run_dir) else folder
         logs = len(list((run_dir / "trace").glob("*.log")))
         shares = min(len(os.sched_getaffinity(0)), max(1, logs))
         self._processes: list[subprocess.Popen] = []
@@ -81,13 +83,14 @@ class TraceWriters:
         for entry in entries:
             if "failed" in entry:
                 reasons.setdefault(entry["failed"], []).append(entry["file"])
+        where = f"; in {self._folder}" if self._folder else "; the page has no timeline of them"
         for reason, files in reasons.items():
             others = f" and {len(files) - 1} more" if len(files) > 1 else ""
-            say(f"no trace {files[0]}{others}: {reason}; in {self._folder}")
+            say(f"no trace {files[0]}{others}: {reason}{where}")
         if failed:
             say(
-                f"{self._logs - len(entries)} of {self._logs} traces were not written; "
-                f"in {self._folder}; the writer's message, if it had one, is above"
+                f"{self._logs - len(entries)} of {self._logs} traces were not written"
+                f"{where}; the writer's message, if it had one, is above"
             )
         if not quiet and written:
             ranks = f"{len(written)} rank{'s' if len(written) > 1 else ''}"
