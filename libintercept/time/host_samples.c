@@ -7,9 +7,10 @@
  * the ranks (launch/record/host_probe.py). A slow or busy machine thus lengthens both, and changes
  * no charge.
  *
- * Between two calls the interceptor runs, operators are observed, and other ranks use the same cores.
- * After that the job's code finds caches that are less its own than on a server. So of a time's
- * first early_ns only a part is charged. Longer work fills the caches anew, as the probe does.
+ * Between two calls the interceptor runs, operators are observed, and other ranks use the same
+ * cores. After that the job's code finds caches that are less its own than on a server. So of a
+ * time's first early_ns only a part is charged. Longer work fills the caches anew, as the probe
+ * does.
  *
  * Samples of a thread that has lately not run are longer, and do not count once there are others.
  * A sample FAR times above the others is no usual one. A short one is an interruption and is
