@@ -29,7 +29,8 @@ def report(step_ns=100_000_000, peak=20 * GIB, **more):
         "busy_ns": 70_000_000, "exposed_ns": 10_000_000, "host_ns": 30_000_000, "no_band": None,
         "band": {"low_ns": step_ns - 9, "high_ns": step_ns + 9, "coverage": 0.8},
     }  # fmt: skip
-    made |= {"simulated_ns": 10 * step_ns, "ranks": [rank], "step": step, "exit_code": 0}
+    made |= {"simulated_ns": 10 * step_ns, "ranks": [rank], "step": step}
+    made |= {"exit_code": 0, "failed_by": None}
     uncounted = {"launches": 0, "time_share": 0.0, "kernels": []}
     made["arithmetic"] = {
         "flop": {"bf16": 10**12}, "hfu": 0.4, "no_hfu": None, "uncounted": uncounted,
