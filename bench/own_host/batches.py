@@ -75,9 +75,8 @@ WAYS: dict[str, Callable[[], None]] = {
 def main() -> None:
     sys.argv = sys.argv[2:]
     sys.path[0] = os.getcwd()
-    from torchtitan.components.dataloader import (
-        ParallelAwareDataloader as Loader,
-    )  # reads sys.argv as it is imported
+    # only now: TorchTitan reads sys.argv as it is imported
+    from torchtitan.components.dataloader import ParallelAwareDataloader as Loader
 
     made: list[Timed] = []
     plain = Loader.__iter__

@@ -61,8 +61,8 @@ class Row:
 def row_of(point: Mapping[str, Any], result: Mapping[str, Any], prices: Mapping[str, float]) -> Row:
     """The row of a finished point, as results.py keeps both."""
     result, work = _trusted(result), point["work"]
-    step_ns, fits = result["step_ns"], result["state"] == OK
-    pace = step_ns / (work or 1) if fits and step_ns else None
+    step_ns = result["step_ns"]
+    pace = step_ns / (work or 1) if step_ns else None
     price = prices.get(point["gpu"], prices.get(""))
     cost = None
     if pace is not None and price is not None:
@@ -93,7 +93,7 @@ def row_of(point: Mapping[str, Any], result: Mapping[str, Any], prices: Mapping[
         **{name: point[name] for name in fields},
         **{name: result[name] for name in results},
         pace_ns=pace,
-        rate=work * 1e9 / step_ns if fits and step_ns and work else None,
+        rate=work * 1e9 / step_ns if step_ns and work else None,
         cost=cost,
     )
 

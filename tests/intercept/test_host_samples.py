@@ -183,7 +183,7 @@ def test_the_probe_is_no_call_site_and_gives_the_speed(harness, tmp_path):
 @pytest.mark.parametrize("harness", [Reference(PROBE_NS, 300_000, 750)], indirect=True)
 @pytest.mark.parametrize("slower", [1, 2])
 def test_of_the_beginning_of_each_time_a_part_is_the_job_s(harness, tmp_path, slower):
-    """So short work between calls is charged in part, and long work nearly whole, on any machine."""
+    """Short work between two calls is charged in part and long work nearly in full, whatever the machine's speed."""
     harness.probed(slower * PROBE_NS)
     wanted = {8000: 6000, 300_000: 225_000, 20_300_000: 20_225_000}
     for site, (ns, charged) in enumerate(wanted.items(), 7):

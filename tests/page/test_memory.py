@@ -146,7 +146,7 @@ def test_a_peak_from_before_the_trace_is_not_its_own(tmp_path, resets):
     ]:
         trace.memory(*record)
     peak = excerpt(trace.write(tmp_path / "rank-0.json.gz"))["memory"]["peak"]
-    # between two records nobody saw more, where the earlier peak hides it
+    # without a reset the allocator's peak stays at 950, which hides a maximum between two records
     assert (peak["bytes"], peak["at_ns"], peak["step"]) == (720 if resets else 700, 300, 2)
     assert peak["held_bytes"] == 200
     assert dict(map(tuple, peak["phases"])) == {

@@ -63,7 +63,7 @@ WHY = {
 
 
 def ended(*states):
-    """Rows of points that ended so, each with a step and a peak in its report."""
+    """A row for each state; every point's report has a step and a peak."""
     return judged(
         [
             row_of(point(n), result(10**6, 50, state) | {"why": WHY[state]}, {})

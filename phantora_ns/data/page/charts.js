@@ -2,7 +2,7 @@
 // Colours are Okabe and Ito's and Tol's, in an order in which people with colour blindness tell the first ones apart:
 // computing is cold, communication warm and striped, idle grey and dotted.
 const COLD = ["#0072b2", "#56b4e9", "#117733", "#332288", "#009e73", "#6a8f3c", "#44aa99", "#5b7bb5", "#88ccee"];
-const WARM = ["#d55e00", "#cc79a7", "#f0e442", "#882255", "#e69f00", "#ddcc77"];
+const WARM = ["#d55e00", "#e69f00", "#cc79a7", "#f0e442", "#882255", "#ddcc77"];
 const OTHERS = "#9fb3c8"; // what comes after the palette's end takes little time
 const GREY = { host: "#6b6b6b", queued: "#a9a9a9", unknown: "#d0d0d0" };
 const STRIPES = { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [2, 5], rotation: -Math.PI / 4, color: "rgba(0,0,0,0.35)" };

@@ -34,8 +34,8 @@ class Reference:
     early_permille: int = 1000
 
     def time_ns(self, ns: float, speed: float) -> int:
-        """What it takes for `ns` of a machine whose times are multiplied by `speed` (time/host_samples.c has the
-        same)."""
+        """A time that was measured here, as the reference machine takes it. `speed`: the probe's time there over that
+        here. Ranks charge by the same formula (on_the_reference in libintercept/time/host_samples.c)."""
         ns *= speed
         early = min(ns, self.early_ns)
         return round(ns - early + early * self.early_permille / 1000)
