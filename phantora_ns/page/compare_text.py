@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from phantora_ns.page.words import label_of
+
 MOST_PARTS = 12
-GROUPS = {"compute": "", "exposed": "exposed ", "idle": "idle: "}
 
 
 def text(comparison: Mapping[str, Any]) -> list[str]:
@@ -27,11 +28,14 @@ def text(comparison: Mapping[str, Any]) -> list[str]:
     if bands:
         lines += ["", "80 % of real steps are expected within: " + ", ".join(bands)]
     parts = [
-        _row(GROUPS.get(row["group"], "") + row["kind"], "time", row["values"])
+        _row(label_of(row["group"], row["kind"]), "time", row["values"])
         for row in comparison["step_parts"][:MOST_PARTS]
     ]
     lines += _titled("where the step changed, means of a step", letters, parts)
-    kernels = [_row(row["kind"], "time", row["values"]) for row in comparison["kernels"]]
+    kernels = [
+        _row(label_of("compute", row["kind"]), "time", row["values"])
+        for row in comparison["kernels"]
+    ]
     lines += _titled("GPU time by class of kernel, whole run, mean of ranks", letters, kernels)
     if comparison["setup"]:
         lines += ["", "what differs in the set-up"]

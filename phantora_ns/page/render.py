@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from phantora_ns.page.words import LABELS
+
 _PARTS = Path(__file__).resolve().parents[1] / "data" / "page"
 _LIBRARY = "echarts/echarts.min.js"
 RUN_SCRIPTS = ("format.js", "charts.js", "sections.js", "timeline.js", "main.js")
@@ -77,7 +79,8 @@ def assemble(
         "DATA": _inside_script(json.dumps(data, separators=(",", ":"))),
         "TIMELINE": _packed(packed),
         "LIBRARY": _part(_LIBRARY),
-        "SCRIPT": '"use strict";\n' + "\n".join(_part(name) for name in scripts),
+        "SCRIPT": f'"use strict";\nconst LABELS = {_inside_script(json.dumps(LABELS))};\n'
+        + "\n".join(_part(name) for name in scripts),
     }
     text = _part("frame.html").replace("@BODY@", _part(body))
     return re.sub(r"@([A-Z]+)@", lambda found: values[found[1]], text)

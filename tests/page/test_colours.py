@@ -1,4 +1,5 @@
-"""Why it exists: one man in twelve does not see all colours. The colours of a chart must differ for him, too."""
+"""Why it exists: one man in twelve does not see all colours, and most printers have none. The colours of a chart
+must differ there, too."""
 
 import itertools
 import re
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 CHARTS = Path(__file__).parents[2] / "phantora_ns" / "data" / "page" / "charts.js"
+STYLE = CHARTS.with_name("page.css")
 TOLD_APART = 10.0
 """CIE 1976 distance; 2.3 is what an eye just notices with both colours side by side."""
 # What a colour looks like, in linear RGB: Machado, Oliveira and Fernandes 2009, "A physiologically-based model for
@@ -28,6 +30,7 @@ VISIONS = {
         (-0.078411, 0.930809, 0.147602),
         (0.004733, 0.691367, 0.303900),
     ),
+    "a print without colours": ((0.2126729, 0.7151522, 0.0721750),) * 3,
 }
 XYZ = (
     (0.4124564, 0.3575761, 0.1804375),
@@ -39,9 +42,13 @@ WHITE = (0.95047, 1.0, 1.08883)
 
 
 def palette(name):
-    return re.findall(
-        r"#[0-9a-f]{6}", re.search(rf"const {name} = \[(.*?)\]", CHARTS.read_text())[1]
-    )
+    return re.findall(r"#[0-9a-f]{6}", re.search(rf"const {name} = (.*?);", CHARTS.read_text())[1])
+
+
+def papers():
+    """What lies behind charts: in light, in dark, and in print."""
+    found = re.findall(r"--back: (#[0-9a-f]{3,6});", STYLE.read_text())
+    return {"#" + one[1:] * (2 if len(one) == 4 else 1) for one in found}
 
 
 def times(matrix, vector):
@@ -66,13 +73,28 @@ def distance(first, second, vision):
 
 
 @pytest.mark.parametrize("vision", VISIONS)
-@pytest.mark.parametrize(("name", "first"), [("COLD", 6), ("WARM", 5)])
+@pytest.mark.parametrize(
+    ("name", "first"), [("COLD", 6), ("WARM", 5), ("MIXED", 5), ("GREY", 3), ("HOST", 2)]
+)
 def test_colours_of_a_chart_are_told_apart(name, first, vision):
-    """The first ones all from each other, the rest from their neighbours: a chart seldom needs them."""
-    colours = palette(name)
-    assert len(colours) > first
+    """The first ones all from each other, the rest from their neighbours: a chart seldom needs them. A page is printed
+    in the colours of the light theme, which are those of the dark one."""
+    colours = palette(name) + (palette("OTHERS") if name == "COLD" else [])
+    assert len(colours) >= first
     pairs = [*itertools.combinations(colours[:first], 2), *itertools.pairwise(colours)]
     near = {pair: round(distance(*pair, vision), 1) for pair in pairs}
+    assert min(near.values()) > TOLD_APART, near
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+@pytest.mark.parametrize("name", ["COLD", "WARM", "MIXED", "GREY", "OTHERS", "HOST"])
+def test_colours_of_a_chart_are_told_from_what_lies_behind_it(name, vision):
+    assert {"#ffffff", "#14161a"} <= papers()
+    near = {
+        (one, paper): round(distance(one, paper, vision), 1)
+        for one in palette(name)
+        for paper in papers()
+    }
     assert min(near.values()) > TOLD_APART, near
 
 

@@ -73,19 +73,41 @@ def test_the_parts_of_reports_have_their_names_once():
     assert names == {"computing", "exposed communication", "idle: everything else"}
 
 
-def test_parts_of_pages_add_up_to_the_mean_step():
-    def page(scale):
-        steps = [
-            {"rank": 0, "number": n, "start_ns": 0, "end_ns": 100 * scale}
-            | {"compute": {"gemm": 60 * scale}, "exposed": {"all_gather": 30 * scale}}
-            | {"idle": {"host": 10 * scale}}
-            for n in range(4)
-        ]
-        return {"counted_steps": [1, 2, 3], "steps": steps}
+def paged(name, scale):
+    """A run whose file is a page, with steps of 100 * `scale` ns."""
+    steps = [
+        {"rank": 0, "number": n, "start_ns": 0, "end_ns": 100 * scale}
+        | {"compute": {"gemm": 60 * scale}, "exposed": {"all_gather": 30 * scale}}
+        | {"idle": {"host": 10 * scale}}
+        for n in range(4)
+    ]
+    made = report(kernel_time_ns={"gemm": {"exact": 60 * scale}, "made_up": {"guess": scale}})
+    return Run(name, made, {"counted_steps": [1, 2, 3], "steps": steps})
 
-    found = compare([Run("a", report(), page(1)), Run("b", report(), page(3))])
+
+def test_parts_of_pages_add_up_to_the_mean_step():
+    found = compare([paged("a", 1), paged("b", 3)])
     assert [sum(row["values"][i] for row in found["step_parts"]) for i in (0, 1)] == [100, 300]
     assert found["step_parts"][0] == {"group": "compute", "kind": "gemm", "values": [60, 180]}
+
+
+NAMES = ["matrix products", "exposed all_gather", "idle: the host is behind", "made_up"]
+
+
+def test_the_terminal_calls_parts_of_a_step_as_pages_do():
+    lines = text(compare([paged("a", 1), paged("b", 3)]))
+    names = [line.split("  ")[0] for line in lines]
+    assert set(NAMES) <= set(names) and names.count(NAMES[0]) == 2
+    assert not [name for name in names if "gemm" in name]
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs a Chromium")
+def test_the_page_of_a_comparison_has_the_same_names(tmp_path):
+    found = compare([paged("a", 1), paged("b", 3)])
+    (tmp_path / "compared.html").write_text(render_comparison(found))
+    shown_page = drawn(tmp_path / "compared.html", tmp_path)
+    assert shown_page.state == "ready"
+    assert set(NAMES) <= set(shown_page.texts) and "gemm" not in shown_page.texts
 
 
 def test_what_is_not_known_is_not_zero():

@@ -2,6 +2,7 @@
 error and with the report's numbers."""
 
 import base64
+import contextlib
 import gzip
 import hashlib
 import json
@@ -10,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tomllib
+import zlib
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,8 +21,10 @@ from phantora_ns.config import load_cluster
 from phantora_ns.page.content import content
 from phantora_ns.page.excerpt import excerpt
 from phantora_ns.page.render import render
+from phantora_ns.page.words import LABELS, label_of
 from phantora_ns.report.spent import WORDS
 from tests.page.made_trace import MadeTrace
+from tests.page.test_colours import palette
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "tests" / "traces" / "jobs" / "steps.py"
@@ -29,6 +33,8 @@ LIBRARY = DATA / "echarts"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER = next((path for path in map(shutil.which, BROWSERS) if path), None)
 RANKS = 4
+COLD, WARM = palette("COLD"), palette("WARM")
+GOOD, GOOD_IN_THE_DARK = re.findall(r"--good: (#[0-9a-f]{6})", (DATA / "page.css").read_text())
 
 
 class Page(HTMLParser):
@@ -170,6 +176,9 @@ def drawn(path, tmp_path):
 
 
 KEYS = """<script>addEventListener("load", () => setTimeout(() => {
+  for (const one of document.querySelectorAll("details")) one.open = true;
+}, 4000));
+addEventListener("load", () => setTimeout(() => {
   const root = document.documentElement, said = [];
   const chart = document.querySelector("[role=application]"), status = document.querySelector("[role=status]");
   for (const key of ["n", "n", "p", "ArrowDown", "ArrowUp", "+", "-", "ArrowLeft", "ArrowRight", "Home"]) {
@@ -177,15 +186,18 @@ KEYS = """<script>addEventListener("load", () => setTimeout(() => {
     chart.dispatchEvent(event);
     said.push([key, event.defaultPrevented, status.textContent]);
   }
+  const opened = [...document.querySelectorAll("details")].map((one) => one.querySelectorAll("td, pre").length);
   const themes = [root.dataset.theme];
   document.getElementById("theme").click();
   themes.push(root.dataset.theme);
   dispatchEvent(new Event("beforeprint"));
   themes.push(root.dataset.theme);
+  const printed = [...document.querySelectorAll("#where svg text")].map((text) => text.textContent);
   dispatchEvent(new Event("afterprint"));
   themes.push(root.dataset.theme);
   root.append(Object.assign(document.createElement("script"),
-    { type: "application/json", id: "tried", textContent: JSON.stringify({ said, themes, reached: chart.tabIndex }) }));
+    { type: "application/json", id: "tried",
+      textContent: JSON.stringify({ said, themes, printed, opened, reached: chart.tabIndex }) }));
 }, 5000));</script></body>"""
 
 
@@ -208,8 +220,57 @@ def test_it_is_used_by_keyboard_in_light_and_dark_and_printed_in_light(run, tmp_
     row = re.compile(r"rank \d+, [^:]+")
     assert row.match(below)[0] != row.match(back)[0] == row.match(above)[0]
     assert set(moved) == {above}  # to zoom and to pan chooses nothing else
+    assert len(tried["opened"]) > 5 and all(tried["opened"])  # they are filled when they are opened
     own, other = ("dark", "light") if dark else ("light", "dark")
     assert tried["themes"] == [own, other, "light", other]
+    named = {
+        label_of(group, kind)
+        for step in content_of(page)["steps"]
+        for group in ("exposed", "idle")
+        for kind in step[group]
+    }
+    assert named and named <= set(tried["printed"])
+    pages = [text for text in tried["printed"] if re.fullmatch(r"\d+/\d+", text)]
+    assert not pages  # of the legend; it has some on the screen
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="needs a Chromium")
+def test_a_print_has_the_colours_of_the_light_theme(run, tmp_path):
+    """All its charts are in it, seen or not."""
+    command = [
+        BROWSER,
+        "--headless",
+        "--disable-gpu",
+        "--no-sandbox",
+        "--virtual-time-budget=20000",
+    ]
+    subprocess.run(
+        [
+            *command,
+            "--blink-settings=preferredColorScheme=0",  # dark
+            f"--user-data-dir={tmp_path / 'browser'}",
+            f"--print-to-pdf={tmp_path / 'run.pdf'}",
+            (run / "run.html").as_uri(),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=120,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )
+    fills = filled((tmp_path / "run.pdf").read_bytes())
+    assert {*COLD[:3], *WARM[:2], *palette("MIXED")[:3], *palette("HOST"), GOOD} <= fills
+    assert GOOD_IN_THE_DARK not in fills
+
+
+def filled(pdf):
+    """The colours that are filled with in a PDF."""
+    found = set()
+    for stream in re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.S):
+        with contextlib.suppress(zlib.error):
+            for channels in re.findall(rb"([\d.]+) ([\d.]+) ([\d.]+) rg", zlib.decompress(stream)):
+                found.add("#" + "".join(f"{round(255 * float(one)):02x}" for one in channels))
+    return found
 
 
 @pytest.mark.slow
@@ -332,9 +393,13 @@ def test_the_fourth_answer_names_what_the_gpu_computes_and_its_power_limit(
     assert (long in answer["detail"]) and ("MHz" in answer["detail"]) == bool(short)
 
 
-def test_the_page_calls_classes_of_kernels_as_the_summary_does():
-    (found,) = re.findall(r"const KIND_LABELS = \{(.*?)\};", (DATA / "charts.js").read_text())
-    assert dict(re.findall(r'(\w+): "(.*?)"', found)) == WORDS
+def test_the_page_calls_parts_of_a_step_as_the_terminal_does():
+    (found,) = re.findall(r"^const LABELS = (.*);$", render(bare(), "a"), re.M)
+    assert json.loads(found) == LABELS and LABELS["compute"] == WORDS
+    scripts = "".join(path.read_text() for path in DATA.glob("*.js"))
+    assert not [
+        words for group in LABELS.values() for words in group.values() if f'"{words}"' in scripts
+    ]
 
 
 def test_a_text_of_the_job_cannot_end_the_script():

@@ -1,14 +1,15 @@
 // Charts: colours, patterns, themes, and the table that says the same as each chart.
-// Colours are Okabe and Ito's and Tol's, in an order in which people with colour blindness tell the first ones apart:
-// computing is cold, communication warm and striped, idle grey and dotted.
-const COLD = ["#0072b2", "#56b4e9", "#117733", "#332288", "#009e73", "#6a8f3c", "#44aa99", "#5b7bb5", "#88ccee"];
-const WARM = ["#d55e00", "#e69f00", "#cc79a7", "#f0e442", "#882255", "#ddcc77"];
-const OTHERS = "#9fb3c8"; // what comes after the palette's end takes little time
+// Colours are near Okabe and Ito's and Tol's. They also differ in lightness: the first ones of each list are told apart
+// with colour blindness and in a print without colours. Computing is cold, communication warm and striped, idle grey
+// and dotted.
+const COLD = ["#0072b2", "#56b4e9", "#0b5a2a", "#332288", "#009e73", "#a5dfa8", "#44aa99", "#5b7bb5", "#88ccee"];
+const WARM = ["#d55e00", "#e69f00", "#a03d90", "#f0e442", "#7d1d4e", "#ddcc77"];
+const MIXED = ["#0072b2", "#e69f00", "#7d1d4e", "#009e73", "#ddcc77", "#332288", "#56b4e9", "#a03d90"]; // what is no part of a step
+const OTHERS = "#7f93a8"; // what comes after the palette's end takes little time
+const HOST = { operator: "#a9b2c3", waiting: "#8a6a00" }; // in rows of the timeline
 const GREY = { host: "#6b6b6b", queued: "#a9a9a9", unknown: "#d0d0d0" };
 const STRIPES = { symbol: "rect", dashArrayX: [1, 0], dashArrayY: [2, 5], rotation: -Math.PI / 4, color: "rgba(0,0,0,0.35)" };
 const DOTS = { symbol: "circle", dashArrayX: [[4, 4], [0, 4, 4, 0]], dashArrayY: [4, 0], symbolSize: 0.6, color: "rgba(255,255,255,0.6)" };
-const IDLE_LABELS = { host: "idle: the host is behind", queued: "idle: between queued kernels", unknown: "idle: cause not in the trace" };
-const KIND_LABELS = { gemm: "matrix products", convolution: "convolutions", copy: "copies", reduction: "reductions", triton: "Triton's kernels" }; // report/spent.py
 const known = { compute: [], exposed: [] };
 
 function styleOf(group, kind) {
@@ -26,7 +27,8 @@ function sumOfShared(group, kinds) {
 }
 function labelOf(group, kind) {
   if (!kind) return "other kernels";
-  return group === "idle" ? IDLE_LABELS[kind] || `idle: ${kind}` : group === "exposed" ? `exposed ${kind}` : KIND_LABELS[kind] || kind;
+  const before = { exposed: "exposed ", idle: "idle: " }[group] || "";
+  return (LABELS[group] || {})[kind] || before + kind; // LABELS are page/words.py's
 }
 
 const charts = [];
@@ -67,6 +69,13 @@ const AXIS_TIME = { type: "value", axisLabel: { formatter: (ns) => FORMATS.time(
 function tooltip(format) {
   return { trigger: "axis", axisPointer: { type: "shadow" }, confine: true, valueFormatter: (value) => (value ? FORMATS[format](value) : "–") };
 }
+let printing = false;
+// The legend of many names, and where the chart below begins. On paper nobody turns a legend's pages.
+function legendOf(names) {
+  if (!printing) return { legend: { type: "scroll", top: 0 }, top: 40 };
+  const lines = Math.ceil(names.reduce((sum, name) => sum + 50 + 7 * name.length, 0) / document.body.clientWidth);
+  return { legend: { top: 0 }, top: 18 + 22 * lines };
+}
 // Stacked bars of ns. `bars`: [{name, parts: {group: {kind: ns}}}].
 function stacked(bars) {
   const totals = new Map();
@@ -81,7 +90,8 @@ function stacked(bars) {
     return { name: labelOf(group, kind), type: "bar", stack: "step", barMaxWidth: 46, itemStyle: styleOf(group, kind),
       data: bars.map((bar) => (kind ? (bar.parts[group] || {})[kind] || 0 : sumOfShared(group, bar.parts[group] || {}))) };
   });
-  return { tooltip: tooltip("time"), legend: { type: "scroll", top: 0 }, grid: { left: 70, right: 16, top: 40, bottom: 30 },
+  const { legend, top } = legendOf(series.map((one) => one.name));
+  return { tooltip: tooltip("time"), legend, grid: { left: 70, right: 16, top, bottom: 30 },
     xAxis: { type: "category", data: bars.map((bar) => bar.name) }, yAxis: AXIS_TIME, series };
 }
 
@@ -99,7 +109,7 @@ function wireTools() {
   document.getElementById("theme").addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; drawAll(); });
   document.getElementById("print").addEventListener("click", () => print());
   let before = null;
-  addEventListener("beforeprint", () => { before = document.documentElement.dataset.theme; document.documentElement.dataset.theme = "light"; drawAll(); });
-  addEventListener("afterprint", () => { document.documentElement.dataset.theme = before; drawAll(); });
+  addEventListener("beforeprint", () => { printing = true; before = document.documentElement.dataset.theme; document.documentElement.dataset.theme = "light"; drawAll(); });
+  addEventListener("afterprint", () => { printing = false; document.documentElement.dataset.theme = before; drawAll(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (event) => { document.documentElement.dataset.theme = event.matches ? "dark" : "light"; drawAll(); });
 }

@@ -19,7 +19,7 @@ function cell(value, kind) {
 function groupedBars(rows, labels) {
   return { tooltip: tooltip("time"), legend: { top: 0 }, grid: { left: 230, right: 30, top: 30, bottom: 28 }, xAxis: AXIS_TIME,
     yAxis: { type: "category", inverse: true, data: labels, axisLabel: { interval: 0 } },
-    series: DATA.runs.map((run, index) => ({ name: `${run.letter} ${run.name}`, type: "bar", itemStyle: { color: [...COLD.slice(0, 1), ...WARM.slice(0, 2), ...COLD.slice(1)][index % 12] }, data: rows.map((row) => row.values[index]) })) };
+    series: DATA.runs.map((run, index) => ({ name: `${run.letter} ${run.name}`, type: "bar", itemStyle: { color: MIXED[index % MIXED.length] }, data: rows.map((row) => row.values[index]) })) };
 }
 function fillComparison() {
   document.getElementById("about").append(...DATA.runs.flatMap((run) => [`${run.letter}: ${run.name}`, run.band ? ` (80 % of real steps expected within ${FORMATS.time(run.band[0])} and ${FORMATS.time(run.band[1])})` : "", element("br")]));

@@ -3,17 +3,19 @@
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const GIB = 2 ** 30;
 
+const COUNT = new Intl.NumberFormat("en-US"), AMOUNT = new Intl.NumberFormat("en-US", { maximumFractionDigits: 3 });
+const DIGITS = new Intl.NumberFormat("en-US", { maximumFractionDigits: 9 }); // toLocaleString makes one for each number
 function digits(value, many = 4) {
   if (value === 0) return "0";
   const text = Number(value).toPrecision(many);
-  return String(Number(text)).includes("e") ? text : Number(text).toLocaleString("en-US", { maximumFractionDigits: 9 });
+  return String(Number(text)).includes("e") ? text : DIGITS.format(Number(text));
 }
 const FORMATS = {
   time: (ns) => ns >= 1e9 ? `${digits(ns / 1e9)} s` : ns >= 1e6 ? `${digits(ns / 1e6)} ms` : ns >= 1e3 ? `${digits(ns / 1e3)} µs` : `${ns} ns`,
   bytes: (n) => n >= GIB ? `${(n / GIB).toFixed(2)} GiB` : n >= 2 ** 20 ? `${(n / 2 ** 20).toFixed(1)} MiB` : n >= 1024 ? `${(n / 1024).toFixed(1)} KiB` : `${n} B`,
   share: (x) => `${(100 * x).toFixed(1)} %`,
-  count: (n) => Number(n).toLocaleString("en-US"),
-  amount: (x) => Number(x.toPrecision(6)).toLocaleString("en-US", { maximumFractionDigits: 3 }),
+  count: (n) => COUNT.format(Number(n)),
+  amount: (x) => AMOUNT.format(Number(x.toPrecision(6))),
   rate: (x) => `${digits(x)} GB/s`,
   seconds: (s) => `${digits(s)} s`,
   text: (x) => String(x),
@@ -54,8 +56,11 @@ function table(columns, rows, caption) {
   return element("div", { class: "wide" }, element("table", {}, caption ? element("caption", { class: "soft" }, caption) : null,
     element("thead", {}, head), element("tbody", {}, ...body)));
 }
-function folded(title, ...content) {
-  return element("details", {}, element("summary", {}, title), ...content);
+// `make()` gives the content when it is opened first. A page opens sooner without what nobody looks at.
+function folded(title, make) {
+  const made = element("details", {}, element("summary", {}, title));
+  made.addEventListener("toggle", () => { if (made.children.length < 2) made.append(make()); });
+  return made;
 }
 function section(id) { return document.getElementById(id); }
 function say(id, text) { section(id).append(element("p", { class: "soft" }, text)); }

@@ -16,7 +16,7 @@ function fillAnswers() {
 
 function fillFit() {
   const place = section("fit"), ranks = DATA.report.ranks, capacity = DATA.cluster.gpu_memory_bytes;
-  const kinds = [["peak_allocated_bytes", "allocated by PyTorch", "#0072b2"], ["peak_reserved_bytes", "reserved by PyTorch", "#56b4e9"], ["peak_driver_bytes", "in use on the GPU", "#e69f00"]];
+  const kinds = [["peak_allocated_bytes", "allocated by PyTorch", MIXED[0]], ["peak_reserved_bytes", "reserved by PyTorch", MIXED[1]], ["peak_driver_bytes", "in use on the GPU", MIXED[2]]];
   const held = ranks.filter((rank) => kinds.some(([key]) => rank[key]));
   if (!held.length) return say("fit", "No rank reported the memory that it used.");
   place.append(element("div", { class: "figures" }, figure("memory of a GPU", number("cluster.gpu_memory_bytes", "bytes")),
@@ -34,7 +34,7 @@ function fillFit() {
     series: kinds.map(([key, label, color]) => ({ name: label, type: "bar", barGap: "0%", itemStyle: { color }, data: shown.map((rank) => rank[key] || 0) })),
   }));
   if (held.length > shown.length) say("fit", `The chart shows ${shown.length} of ${held.length} ranks; the table all.`);
-  place.append(folded("Table: peak memory of each rank", table(
+  place.append(folded("Table: peak memory of each rank", () => table(
     [["rank", null, (rank) => rank.rank ?? "none"], ["node", null, "node"], ["GPU", null, "device"], ["allocated", "bytes", "peak_allocated_bytes"], ["reserved", "bytes", "peak_reserved_bytes"],
       ["in use", "bytes", "peak_driver_bytes"], ["of the GPU", "share", (rank) => (rank.peak_driver_bytes === null ? null : rank.peak_driver_bytes / capacity)], ["pinned host memory", "bytes", "peak_pinned_bytes"]], ranks)));
 }
@@ -45,7 +45,7 @@ function fillMemoryOverTime(place) {
   place.append(element("h3", {}, `Memory over time, rank ${memory.rank}`), element("p", {}, "The traced steps had their peak, ", number("memory.peak.bytes", "bytes"),
     ` allocated,${step} in ${peak.operator}: `, number("memory.peak.held_bytes", "bytes"), peak.step === null ? " before, the rest since." : " were there when the step began, the rest came in it."));
   const most = Math.max(peak.bytes, ...memory.points.map((point) => point[2]), 1), mark = 2 ** Math.round(Math.log2(most / 5));
-  const lines = [["allocated by PyTorch", 1, "#0072b2"], ["reserved by PyTorch", 2, "#e69f00"]];
+  const lines = [["allocated by PyTorch", 1, MIXED[0]], ["reserved by PyTorch", 2, MIXED[1]]];
   chart(place, 260, "Memory of PyTorch over time", () => ({
     tooltip: { ...tooltip("bytes"), axisPointer: { type: "line" } }, legend: { top: 0 }, grid: { left: 70, right: 70, top: 30, bottom: 30 },
     xAxis: AXIS_TIME, yAxis: { type: "value", interval: mark, max: mark * Math.ceil(most / mark), axisLabel: { formatter: (n) => FORMATS.bytes(n).replace(/\.0+ /, " ") } },
@@ -55,11 +55,11 @@ function fillMemoryOverTime(place) {
       markPoint: at === 1 ? { symbol: "pin", symbolSize: 26, data: [{ coord: [peak.at_ns, peak.bytes] }], label: { show: false } } : undefined })),
   }));
   const size = [["bytes", "count", (row) => row[1]], ["", "text", (row) => `${row[1] < 0 ? "−" : ""}${FORMATS.bytes(Math.abs(row[1]))}`], ["of the peak", "share", (row) => row[1] / peak.bytes]];
-  const phases = peak.phases && table([["what held the peak", null, (row) => row[0]], ...size], peak.phases,
-    "Net of what was given back. Activations that are freed count against the phase that frees them.");
-  if (phases) place.append(DATA.held ? folded("Table: what held the peak, by phase", phases) : phases);
+  const phases = peak.phases && (() => table([["what held the peak", null, (row) => row[0]], ...size], peak.phases,
+    "Net of what was given back. Activations that are freed count against the phase that frees them."));
+  if (phases) place.append(DATA.held ? folded("Table: what held the peak, by phase", phases) : phases());
   const rows = [[peak.step === null ? "before" : `there when step ${peak.step} began`, peak.held_bytes], ...peak.added];
-  place.append(folded("Table: what held the peak, by operator", table([["", null, (row) => row[0]], ...size], rows,
+  place.append(folded("Table: what held the peak, by operator", () => table([["", null, (row) => row[0]], ...size], rows,
     "Operators added this much net since the step began; what was given back counts for the operator at whose begin or end it was missing.")));
 }
 function fillHeld(place) {
@@ -99,15 +99,15 @@ function fillSpeed() {
     tooltip: { ...tooltip("time"), axisPointer: { type: "line" } }, legend: { top: 0, type: "scroll" }, grid: { left: 70, right: 16, top: 34, bottom: 40 },
     xAxis: { type: "category", data: numbers, name: "step", nameLocation: "middle", nameGap: 24 }, yAxis: { ...AXIS_TIME, min: 0 },
     series: shown.map((rank, index) => ({ name: `rank ${rank}`, type: "line", symbol: ["circle", "rect", "triangle", "diamond"][index % 4], symbolSize: 7,
-      itemStyle: { color: [...COLD, ...WARM][[0, 10, 2, 11, 1, 12, 4, 3][index]] }, data: numbers.map((n) => length(rank, n)) })),
+      itemStyle: { color: MIXED[index] }, data: numbers.map((n) => length(rank, n)) })),
   }));
-  place.append(folded("Table: time of each step", table([["step", null, (n) => String(n)], ...ranks.slice(0, 32).map((rank) => [`rank ${rank}`, "time", (n) => length(rank, n)])], numbers)));
+  place.append(folded("Table: time of each step", () => table([["step", null, (n) => String(n)], ...ranks.slice(0, 32).map((rank) => [`rank ${rank}`, "time", (n) => length(rank, n)])], numbers)));
 }
 
 function fillBand(place, step) {
   const terms = { kernels: "times of kernels that were not recorded", gpu: "chips and their clocks", communication: "communication", host: "the host" };
   const rows = Object.keys(terms).filter((name) => step.band[name] !== undefined).sort((a, b) => step.band[b] - step.band[a]);
-  place.append(folded("Table: what makes the band as wide as it is", table([["because of", null, (name) => terms[name]], ["standard deviation, of the step", "share", (name) => step.band[name]]], rows)));
+  place.append(folded("Table: what makes the band as wide as it is", () => table([["because of", null, (name) => terms[name]], ["standard deviation, of the step", "share", (name) => step.band[name]]], rows)));
 }
 function partsOf(steps) {
   const sum = { compute: {}, exposed: {}, idle: {} };
@@ -132,23 +132,22 @@ function fillWhere() {
   say("where", "Every nanosecond of a step has one owner: the kernel that computes, else the communication that is then exposed, else nothing. Striped: exposed communication. Dotted: idle.");
   const ranks = [...new Set(DATA.steps.map((step) => step.rank))];
   let view = "ranks";
-  const select = element("select", { id: "view", onchange: () => { view = select.value === "ranks" ? "ranks" : Number(select.value); draw(held); refill(); } },
+  const select = element("select", { id: "view", onchange: () => { view = select.value === "ranks" ? "ranks" : Number(select.value); draw(held); if (details.children.length > 1) details.lastChild.replaceWith(parts()); } },
     element("option", { value: "ranks" }, "each rank, mean of its counted steps"), ...ranks.map((rank) => element("option", { value: rank }, `each step of rank ${rank}`)));
   place.append(element("div", { class: "controls" }, element("label", { for: "view" }, "Show "), select));
   const held = chart(place, 380, "Where the step goes", () => stacked(barsBy(view)));
-  const details = folded("Table: where the step goes");
+  const details = folded("Table: where the step goes", parts);
   place.append(details);
-  function refill() {
+  function parts() {
     const bars = barsBy(view), keys = [];
     bars.forEach((bar) => Object.entries(bar.parts).forEach(([group, kinds]) => Object.keys(kinds).forEach((kind) => {
       if (!keys.some(([g, k]) => g === group && k === kind)) keys.push([group, kind]);
     })));
     const order = ["compute", "exposed", "idle"];
     keys.sort((a, b) => order.indexOf(a[0]) - order.indexOf(b[0]));
-    details.replaceChildren(details.firstChild, table([["part", null, ([group, kind]) => labelOf(group, kind)],
-      ...bars.slice(0, 32).map((bar) => [bar.name, "time", ([group, kind]) => Math.round(bar.parts[group][kind] || 0)])], keys));
+    return table([["part", null, ([group, kind]) => labelOf(group, kind)],
+      ...bars.slice(0, 32).map((bar) => [bar.name, "time", ([group, kind]) => Math.round(bar.parts[group][kind] || 0)])], keys);
   }
-  refill();
 }
 
 function fillWaits() {
@@ -184,14 +183,14 @@ function fillLinks() {
   chart(section("links"), 260, "Utilisation of the busiest link of each kind over time", () => ({
     tooltip: { ...tooltip("share"), axisPointer: { type: "line" } }, legend: { top: 0, type: "scroll" }, grid: { left: 60, right: 16, top: 34, bottom: 28 },
     xAxis: { ...AXIS_TIME, min: links.window[0], max: links.window[1] }, yAxis: { type: "value", min: 0, axisLabel: { formatter: (x) => `${(100 * x).toFixed(0)} %` } },
-    series: shown.map((one, index) => ({ name: one.class, type: "line", step: "middle", showSymbol: false, itemStyle: { color: [COLD[0], WARM[0], COLD[2], WARM[1], COLD[1], WARM[2]][index] },
+    series: shown.map((one, index) => ({ name: one.class, type: "line", step: "middle", showSymbol: false, itemStyle: { color: MIXED[index] },
       lineStyle: { width: 1.5, type: ["solid", "dashed", "dotted"][index % 3] }, data: one.over_time.map((x, bin) => [links.window[0] + (bin + 0.5) * width, x]) })),
   }));
   section("links").append(table([["kind of link", null, "class"], ["links", "count", "links"], ["mean utilisation", "share", "mean"], ["busiest", "share", "most"], ["which", null, "busiest"]], links.classes),
     element("h3", {}, "Busiest flows"),
     table([["operation", null, "operation"], ["bytes of a rank's buffer", "bytes", "count_bytes"], ["ranks", "count", "members"], ["group", null, "group"], ["times", "count", "transfers"], ["mean time", "time", "mean_ns"],
       ["algorithm", null, "algorithm"], ["busiest link", null, "busiest_link"], ["at", "rate", "link_bytes_per_ns"], ["of its capacity", "share", "link_share"]], links.flows),
-    folded(`Table: the ${links.links.length} busiest of ${links.links_in_all} links`, table([["link", null, "link"], ["bytes", "bytes", "bytes"], ["capacity", "rate", "bytes_per_ns"], ["utilisation", "share", "utilisation"]], links.links)));
+    folded(`Table: the ${links.links.length} busiest of ${links.links_in_all} links`, () => table([["link", null, "link"], ["bytes", "bytes", "bytes"], ["capacity", "rate", "bytes_per_ns"], ["utilisation", "share", "utilisation"]], links.links)));
 }
 
 const SOURCES = { exact: "recorded", launch: "recorded, other scalars", law: "fitted law", gemm: "model of products", attention: "model of attention", roofline: "roofline", copy: "model of copies", guess: "guess" };
@@ -219,7 +218,5 @@ function fillAdvice() {
 }
 function fillReport() {
   say("report", "The report, as --report writes it (docs/report.md). Every number above says where it comes from when the pointer rests on it.");
-  const whole = folded("JSON");
-  whole.addEventListener("toggle", () => { if (whole.children.length < 2) whole.append(element("pre", { tabindex: "0" }, JSON.stringify(DATA.report, null, 1))); });
-  section("report").append(whole);
+  section("report").append(folded("JSON", () => element("pre", { tabindex: "0" }, JSON.stringify(DATA.report, null, 1))));
 }

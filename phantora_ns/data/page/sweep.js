@@ -28,7 +28,6 @@ function scatter(x, y) {
   const [, ofX, formatX] = AIMS[x], [, ofY, formatY] = AIMS[y];
   const shown = GOOD.filter((point) => ofX(point) !== null && ofY(point) !== null);
   const sizes = [...new Set(shown.map((point) => point.gpus))].sort((a, b) => a - b);
-  const colors = [COLD[0], WARM[0], COLD[2], WARM[2], COLD[1], WARM[1], COLD[4], WARM[4]];
   const symbols = ["circle", "rect", "triangle", "diamond", "pin", "arrow"];
   const lead = shown.slice().sort((a, b) => ofX(a) - ofX(b) || ofY(a) - ofY(b));
   let lowest = Infinity;
@@ -38,7 +37,7 @@ function scatter(x, y) {
     label: { show: point.best, formatter: "best", position: "top" } });
   return { legend: { top: 0 }, grid: { left: 90, right: 30, top: 40, bottom: 60 }, xAxis: { ...axisOf(x, formatX), nameGap: 32 }, yAxis: { ...axisOf(y, formatY), nameGap: 70 },
     tooltip: { confine: true, formatter: (entry) => entry.data.point ? [labelOfPoint(entry.data.point), ...[x, y].map((aim) => `${AIMS[aim][0]}: ${FORMATS[AIMS[aim][2]](AIMS[aim][1](entry.data.point))}`), `${entry.data.point.gpus} GPUs`].map((text) => text.replace(/[<>&]/g, "")).join("<br>") : "" },
-    series: [...sizes.map((gpus, index) => ({ name: `${gpus} GPU${gpus === 1 ? "" : "s"}`, type: "scatter", symbol: symbols[index % symbols.length], itemStyle: { color: colors[index % colors.length] }, data: shown.filter((point) => point.gpus === gpus).map(item) })),
+    series: [...sizes.map((gpus, index) => ({ name: `${gpus} GPU${gpus === 1 ? "" : "s"}`, type: "scatter", symbol: symbols[index % symbols.length], itemStyle: { color: MIXED[index % MIXED.length] }, data: shown.filter((point) => point.gpus === gpus).map(item) })),
       { name: "none is better in both", type: "line", step: "end", symbol: "none", lineStyle: { type: "dashed", color: GREY.host }, itemStyle: { color: GREY.host }, data: edge }] };
 }
 function fillBest() {

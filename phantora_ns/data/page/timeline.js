@@ -6,7 +6,7 @@ const ROW = 17, RANKS_AT_ONCE = 8;
 async function unpack() {
   const text = document.getElementById("packed").textContent;
   if (!text) return null;
-  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+  const bytes = Uint8Array.fromBase64 ? Uint8Array.fromBase64(text) : Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   const found = JSON.parse(await new Response(stream).text());
   found.names = found.names.map((name) => { const cut = name.indexOf("|"); return { kind: name.slice(0, cut), text: name.slice(cut + 1) }; });
@@ -21,8 +21,7 @@ async function unpack() {
   return found;
 }
 function colourOf(name) {
-  if (name.kind === "operator") return isDark() ? "#8a93a5" : "#a9b2c3";
-  if (name.kind === "waiting") return "#d0a000";
+  if (HOST[name.kind]) return HOST[name.kind];
   if (name.kind === "communication") return styleOf("exposed", name.text).color;
   return styleOf("compute", name.kind).color;
 }
