@@ -44,12 +44,18 @@ class Page(HTMLParser):
         super().__init__()
         self.scripts, self.references, self.numbers, self.state = {}, [], [], None
         self.texts, self.canvases = [], 0
+        self.rows = []
+        """Of tables: the numbers of each row."""
         self._script = None
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
         found = dict(attributes)
         self.canvases += tag == "canvas"
+        if tag == "tr":
+            self.rows.append([])
+        if tag == "td" and found.get("data-value"):
+            self.rows[-1].append(found["data-value"])
         if tag == "html":
             self.state = found.get("data-state")
         if tag == "script":
@@ -296,6 +302,51 @@ def test_a_browser_draws_it_with_the_numbers_of_the_report(run, page, tmp_path):
         assert row[0] in text and (row[1] or "not known") in text
     for answer in found["answers"]:
         assert answer["answer"] in text and answer["detail"] in text
+
+
+def numbers_in(value):
+    """All numbers of JSON data."""
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from numbers_in(one)
+    elif isinstance(value, int | float):
+        yield float(value)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="needs a Chromium")
+def test_every_number_of_a_table_is_one_of_the_page_s_data(run, page, tmp_path):
+    """Or follows from them: a share of what is in its own row, a mean of its row, a length of a step, the mean of its
+    parts over the counted steps, or all that a rank waited."""
+    found = content_of(page)
+    begin, _, end = (run / "run.html").read_text().rpartition("</body>")
+    (tmp_path / "run.html").write_text(begin + OPEN + end)
+    rows = [list(map(float, row)) for row in drawn(tmp_path / "run.html", tmp_path).rows if row]
+    known = {*numbers_in(found), *(step["end_ns"] - step["start_ns"] for step in found["steps"])}
+    known |= {sum(row) for row in found["waits"]["waited_ns"]}
+    for rank in range(RANKS):
+        counted = [
+            step
+            for step in found["steps"]
+            if step["rank"] == rank and step["number"] in found["counted_steps"]
+        ]
+        for group in ("compute", "exposed", "idle"):
+            for kind in {kind for step in counted for kind in step[group]}:
+                mean = sum(step[group].get(kind, 0) for step in counted) / len(counted)
+                known.add(float(int(mean + 0.5)))
+    wholes = {found["cluster"]["gpu_memory_bytes"], found["memory"]["peak"]["bytes"]}
+    wholes.add(found["report"]["memory_held"]["peak_bytes"])
+    strange = []
+    for row in rows:
+        derived = {int(a / b + 0.5) for a in row for b in row if b}
+        derived |= {a / whole for a in row for whole in wholes}
+        strange += [(value, row) for value in row if value not in known | derived]
+    assert len(rows) > 60 and strange == []
+
+
+OPEN = """<script>addEventListener("load", () => setTimeout(() => {
+  for (const one of document.querySelectorAll("details")) one.open = true;
+}, 4000));</script></body>"""
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs a Chromium")
