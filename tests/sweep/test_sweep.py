@@ -5,10 +5,12 @@ import contextlib
 import csv
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import termios
 import uuid
 from pathlib import Path
 
@@ -33,7 +35,7 @@ options = {{ gpus-per-node = 1, host-time = "none" }}
 class Sweep:
     """A sweep in a process of its own, whose processes can be told from all others."""
 
-    def __init__(self, folder, *words):
+    def __init__(self, folder, *words, stderr=subprocess.PIPE):
         self.folder, self.mark, self.before = folder, uuid.uuid4().hex, interfaces()
         self.tmp = folder / "t"
         self.tmp.mkdir(exist_ok=True)
@@ -45,7 +47,7 @@ class Sweep:
             cwd=folder,
             env=environment,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             start_new_session=True,
         )
@@ -68,9 +70,9 @@ class Sweep:
 def sweep(tmp_path, built_library):
     started = []
 
-    def start(text, *words):
+    def start(text, *words, **how):
         (tmp_path / "s.toml").write_text(text)
-        started.append(Sweep(tmp_path, "s.toml", *words))
+        started.append(Sweep(tmp_path, "s.toml", *words, **how))
         return started[-1]
 
     yield start
@@ -183,6 +185,29 @@ def test_a_sweep_that_is_ended_goes_on(sweep, tmp_path, number):
     if number == signal.SIGKILL:
         code, _, err = sweep(text, "--again", "-o", "s").end()
         assert code == 0 and simulated(tmp_path) == ended
+
+
+@pytest.mark.slow
+def test_on_a_terminal_a_table_is_drawn_while_it_runs(sweep):
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (40, 120))
+    one = sweep(FILE + "[grid]\n--rows = [16, 32]\n", "--jobs", 1, stderr=theirs)
+    os.close(theirs)
+    drawn_text = b""
+    with contextlib.suppress(OSError):  # at the end nobody has the other side open
+        while found := os.read(ours, 1 << 16):
+            drawn_text += found
+    os.close(ours)
+    code, out, _ = one.end()
+    assert code == 0 and "2 points: 2 ok" in out
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn_text.decode())
+    first, second = (re.search(rf"running --rows={n} for \d+ s", text) for n in (16, 32))
+    assert first and second and first.start() < second.start()
+    frame = text[: second.start()].rpartition("running ")[
+        2
+    ]  # since the first point was last seen running
+    assert re.search(r"16 .* ms .*MiB|16 .* ms .*GiB", frame), frame
+    assert "starts:" not in text
 
 
 def test_two_sweeps_do_not_share_a_folder(tmp_path):
