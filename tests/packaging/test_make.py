@@ -84,6 +84,28 @@ def test_the_demo_s_build_prints_no_line_for_a_file(root, compiler):
     assert done.returncode == 0 and SHORT.findall(done.stdout) == []
 
 
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+def test_the_demo_is_short_and_says_where_to_look_next(root, tmp_path, built_library):
+    browsers = ("xdg-open", "sensible-browser", "x-www-browser", "firefox", "chromium")
+    for name in browsers:
+        (tmp_path / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/opened\n")
+        (tmp_path / name).chmod(0o755)
+    started = command(root, "--no-print-directory", "demo")
+    started["env"] |= {"PATH": f"{tmp_path}:{os.environ['PATH']}", "BROWSER": tmp_path / "xdg-open"}
+    done = subprocess.run(
+        **started, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=1100, check=False
+    )
+    lines = done.stdout.splitlines()
+    steps = [number for number, line in enumerate(lines) if line.startswith("step ")]
+    assert done.returncode == 0 and len(steps) == 6, done.stdout
+    assert steps[0] <= 15
+    assert all(lines[number].endswith("loss not computed") for number in steps)
+    after = lines[lines.index("What next:") :]
+    assert "build/demo.html" in after[1] and "docs/tutorial.md" in after[-1]
+    assert not (tmp_path / "opened").exists()
+
+
 def test_two_builds_of_one_folder_take_turns(root, compiler, tmp_path):
     """The first stops at its first file until the second has said that it waits, or has begun to
     compile."""
