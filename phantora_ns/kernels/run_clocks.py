@@ -7,7 +7,8 @@ products took than theirs says how much lower its clock was.
 
 Rules: a clock is inferred from LEAST shared products or more, by their median. Below the clock from which
 on products gain nothing, it is that of attention too. Above, a call of attention that is shared says its
-own. Where nothing is shared, times count as recorded at the usual clock. A run whose data are all zeros
+own. Kernels that are bound by the issue of instructions have the clock of attention.
+Where nothing is shared, times count as recorded at the usual clock. A run whose data are all zeros
 (values of collectives that a leader does not know) draws little power; its products come out short by more
 than any clock explains, and this puts them right as well.
 """
@@ -23,7 +24,7 @@ from typing import Any
 
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.database.database import Database
-from phantora_ns.model.power import Power
+from phantora_ns.model.power import CLOCK_OF, Power
 from phantora_ns.protocol import BoundBy
 
 LEAST = 3
@@ -60,6 +61,9 @@ def shares(power: Power, ratios: Ratios) -> dict[int, float]:
         found[BoundBy.ATTENTION] = clock / power.recorded[BoundBy.ATTENTION]
     elif ratios.get(BoundBy.ATTENTION):
         found[BoundBy.ATTENTION] = limited(BoundBy.ATTENTION)
+    for other, like in CLOCK_OF.items():
+        if like in found:
+            found[other] = power.share_at(other, found[like] * power.recorded[like])
     return found
 
 

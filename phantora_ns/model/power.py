@@ -23,6 +23,8 @@ BOUND_BY = BoundBy.LABELS
 """What bounds a kernel, in the order of its numbers."""
 Share = Callable[[int, str], float]
 """`Power.recorded_share`, bound to a GPU model."""
+CLOCK_OF = {BoundBy.ISSUE: BoundBy.ATTENTION, BoundBy.MIXED: BoundBy.ATTENTION}
+"""Whose clock in a run is also that of these kernels: attention's, since it follows nearly up to the highest."""
 VARIATIONS = 8
 """GPUs of a node that differ from each other; further GPUs repeat them."""
 STEPS, CLOCKS = 16, 33
@@ -41,8 +43,7 @@ class Power:
     clock above which kernels take no less time; 0: their time does not follow the clock. `follows`:
     the share of their recorded time that does. `spread`: the standard deviation of clocks between
     GPUs at their limits, as a share. `recorded_in`: the clock of such kernels in single runs of the
-    kernel-time database, by what bounds them and the run's uid. `like`: the GPU model on which all
-    this was measured, if it was another one.
+    kernel-time database, by what bounds them and the run's uid.
     """
 
     limit: float
@@ -59,7 +60,6 @@ class Power:
     recorded_in: Mapping[int, Mapping[str, float]] = field(
         default_factory=lambda: MappingProxyType({})
     )
-    like: str = ""
 
     @classmethod
     def unlimited(cls) -> Power:
@@ -94,11 +94,16 @@ class Power:
             round(1000 * self.spread * NormalDist().inv_cdf(q ** (1 / nodes))) for q in quantiles
         ]
 
+    def share_at(self, bound_by: int, clock: float) -> float:
+        """What to multiply a time that was recorded at `clock` with, so that it is that at the clock
+        `recorded`: the inverse of what libintercept/time/power.c does at the clock of a simulated GPU, so
+        that a run gets back its own times at its own clock."""
+        return 1 / (1 + self.follows[bound_by] * (self.recorded[bound_by] / clock - 1))
+
     def recorded_share(self, bound_by: int, uid: str) -> float:
-        """What to multiply a time that the run `uid` recorded with, so that it is that at the clock
-        `recorded`."""
-        runs = self.recorded_in.get(bound_by, {})
-        return runs[uid] / self.recorded[bound_by] if uid in runs else 1.0
+        """`share_at` the clock of the run `uid`; 1 if it is not known."""
+        clock = self.recorded_in.get(CLOCK_OF.get(bound_by, bound_by), {}).get(uid)
+        return 1.0 if clock is None else self.share_at(bound_by, clock)
 
     def fields(self, nodes: int = 1) -> Iterator[tuple[str, int]]:
         """(key, value) of device.conf of a job on `nodes`, without "power."; nothing for

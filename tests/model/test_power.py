@@ -7,7 +7,8 @@ from statistics import NormalDist
 import pytest
 
 from phantora_ns.config import load_gpu
-from phantora_ns.model.power import VARIATIONS, Power
+from phantora_ns.model.power import CLOCK_OF, VARIATIONS, Power
+from phantora_ns.protocol import BoundBy
 
 POWER = replace(load_gpu("h200").power, spread=0.09)  # so that thousandths are fine enough
 
@@ -45,3 +46,25 @@ def test_each_place_is_slower_the_more_nodes_there_are_and_places_keep_their_ord
 def test_equal_chips_stay_equal():
     assert not any(replace(POWER, spread=0.0).variation(100))
     assert list(Power.unlimited().fields(100)) == []
+
+
+def at_clock(power, bound_by, clock):
+    """What libintercept/time/power.c multiplies a recorded time with at a clock."""
+    useful = min(clock, power.fastest[bound_by])
+    return 1 + power.follows[bound_by] * (power.recorded[bound_by] / useful - 1)
+
+
+@pytest.mark.parametrize("model", ["h200", "h100"])
+@pytest.mark.parametrize("bound_by", range(1, len(BoundBy.LABELS)))
+def test_a_run_at_its_own_clock_takes_what_it_took(model, bound_by):
+    """Recordings on a cool GPU stood at 1,980 MHz, where products take no less time than at 1,785. At
+    full clock they then took 11 % longer than they had. Kernels bound by issue had no clock at all."""
+    power = load_gpu(model).power
+    clocks = power.recorded_in[CLOCK_OF.get(bound_by, bound_by)]
+    for uid, clock in clocks.items():
+        if clock <= power.fastest[bound_by]:
+            back = power.recorded_share(bound_by, uid) * at_clock(power, bound_by, clock)
+            assert back == pytest.approx(1, abs=1e-12)
+    cool = [clock for clock in clocks.values() if clock == power.highest]
+    assert len(cool) <= 1  # 13b-tp8-4k-mbs8, by its calls of attention
+    assert power.recorded_share(bound_by, "unknown") == 1
