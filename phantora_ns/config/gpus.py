@@ -9,12 +9,11 @@ estimators.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 
-from phantora_ns.config.gpu_tables import contention_of, power_of
+from phantora_ns.config.gpu_tables import RECORDED_IN, contention_of, power_of
 from phantora_ns.config.nccl import nccl_times
 from phantora_ns.config.toml_table import ConfigError, Table, nearest, read_toml
 from phantora_ns.model.gpu import HOST_CALLS, GpuModel, HostCosts
@@ -86,15 +85,23 @@ def _peaks(table: Table) -> Mapping[str, float]:
 
 
 def _power(top: Table) -> Power:
-    """Of the same chip in another product `like = "MODEL"` says that its law holds here, too."""
+    """Of the same chip in another product `like = "MODEL"` says that its law holds here, too, but for the
+    keys that the table gives itself. Which clocks recordings had is never another model's."""
     if not top.has("power"):
         return Power.unlimited()
     table = top.table("power")
-    if not table.has("like"):
-        return power_of(table)
-    like = table.text("like")
-    table.done()
-    return replace(load_gpu(like).power, like=like)
+    if table.has("like"):
+        other = read_toml(_file_of(table.text("like"), top)).get("power", {})
+        shared = {key: value for key, value in other.items() if key not in RECORDED_IN.values()}
+        own = {key: value for key, value in top.raw("power").items() if key != "like"}
+        table = Table(top.file, shared | own, "power")
+    return power_of(table)
+
+
+def _file_of(model: str, top: Table) -> Path:
+    if model not in list_gpus():
+        raise top.error("power.like", f"{model!r} is no GPU model{nearest(model, list_gpus())}")
+    return _FOLDER / f"{model}.toml"
 
 
 def _host_costs(table: Table) -> HostCosts:

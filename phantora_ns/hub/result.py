@@ -112,7 +112,7 @@ def _guesses(hub: Hub) -> dict[str, int]:
     those of a kernel with another name."""
     times, found = hub.lookups.models.times, hub.diagnostics.of("guess")
     if times.scaled:
-        found[f"kernel time by data sheet ratio from {times.scaled_from}"] = times.scaled
+        found[f"kernel time scaled from {times.scaled_from}"] = times.scaled
     if times.renamed:
         found["kernel time recorded under the name of another PyTorch release"] = times.renamed
     return found

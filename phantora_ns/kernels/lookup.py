@@ -50,9 +50,9 @@ CACHE_ENTRIES = 1 << 18
 class KernelTimes:
     """Durations for one GPU model.
 
-    `gpu` is a GpuModel or its name; `databases` are Database objects or paths, asked in order. If
-    all of them are of the GPU that the data file of `gpu` names as similar (`like`), their times
-    are scaled by data sheet ratios, and `scaled_from` names that GPU. `versions`: the job's, None
+    `gpu` is a GpuModel or its name; `databases` are Database objects or paths, asked in order. Some
+    may be of the GPU that the data file of `gpu` names as similar (`like`). What the others do not hold
+    is scaled from these (ScaledPredictor), and `scaled_from` names that GPU. `versions`: the job's, None
     when they are not known. `fits`: the folder in which fitted models are kept between runs, None to
     fit anew. Raises ConfigError for a GPU without efficiencies, and DatabaseError for a file that
     cannot be read or is of another GPU.
@@ -68,10 +68,9 @@ class KernelTimes:
         self.rates = rates.load(gpu) if isinstance(gpu, str) else rates.of(gpu)
         power = (load_gpu(gpu) if isinstance(gpu, str) else gpu).power
         opened = [d if isinstance(d, Database) else Database.open(d) for d in databases]
-        self.scaled_from = (
-            self.rates.like if opened and all(d.gpu == self.rates.like for d in opened) else None
-        )
-        self.databases = [] if self.scaled_from else opened
+        alike = [d for d in opened if d.gpu == self.rates.like]
+        self.scaled_from = self.rates.like if alike else None
+        self.databases = [d for d in opened if d not in alike]
         for database in self.databases:
             if database.gpu != self.rates.model:
                 raise DatabaseError(
@@ -87,10 +86,13 @@ class KernelTimes:
             if self.databases
             else None
         )
+        self._scaled: ScaledPredictor | None = None
         if self.scaled_from:
-            other = KernelTimes(self.scaled_from, opened, fits=fits)
-            self._predictor = ScaledPredictor(other.lookup, other.estimate, self.estimate)
-        self.scaled = 0  # signatures answered by data sheet ratio
+            other = KernelTimes(self.scaled_from, alike, fits=fits)
+            self._scaled = ScaledPredictor(
+                other.lookup, other.estimate, self.estimate, self.rates.scaled_share
+            )
+        self.scaled = 0  # signatures answered by another GPU model's times
         self.renamed = 0  # kernels found under the name that another release of PyTorch gives them
         self._answers: dict[Any, tuple[int, int, int]] = {}
         self._live = LiveTimes()
@@ -142,11 +144,12 @@ class KernelTimes:
         self, kind: int, fields: Any, context: Any, parameters: bytes | None
     ) -> Prediction | Estimate:
         """What follows from measurements of other signatures, else the estimate."""
-        found = (
-            self._predictor.predict(kind, fields, context, parameters) if self._predictor else None
-        )
-        self.scaled += found is not None and self.scaled_from is not None
-        answer = found or self.estimate(kind, fields, context, parameters)
+        work = kind, fields, context, parameters
+        found: Prediction | Estimate | None = self._scaled.predict(*work) if self._scaled else None
+        self.scaled += found is not None
+        if found is None and self._predictor:
+            found = self._predictor.predict(*work)
+        answer = found or self.estimate(*work)
         most_ns = self._parts_ns(fields) if kind == SignatureKind.KERNEL else math.inf
         return replace(answer, duration_ns=most_ns) if answer.duration_ns > most_ns else answer
 

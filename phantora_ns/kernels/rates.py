@@ -15,6 +15,7 @@ from typing import Any
 
 from phantora_ns.config import ConfigError, load_gpu, units
 from phantora_ns.model.gpu import GpuModel
+from phantora_ns.protocol import BoundBy, SignatureKind
 
 CLOCK_ATTRIBUTE = 13  # CU_DEVICE_ATTRIBUTE_CLOCK_RATE, kHz
 CACHE_ATTRIBUTE = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, bytes
@@ -61,6 +62,13 @@ class Rates:
         """An efficiency by "section.key". Raises KeyError for a name that the GPU's file does not
         give."""
         return self.numbers[key]
+
+    def scaled_share(self, kind: int, bound_by: int) -> float:
+        """How much of the difference between two GPUs' estimates their measured times differ by, for a
+        kind of signature and what bounds it (`[efficiency.scaled]`); 1 where nothing was measured."""
+        key = f"scaled.{SignatureKind.LABELS[kind]}"
+        whole = self.numbers.get(key, 1.0)
+        return self.numbers.get(f"{key}_{BoundBy.LABELS[bound_by]}", whole)
 
     def memory_ns(
         self, family: str, size_bytes: float, elements: float = 0.0, blocks: int = 0

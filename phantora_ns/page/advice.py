@@ -17,7 +17,7 @@ UNKNOWN_HOST_SHARE = 0.05
 _PROFILE = "Record these kernels on a GPU: phantora-ns profile COMMAND (docs/leading.md)."
 _COVERAGE = "docs/coverage.md lists every function; CONTRIBUTING.md says how one is added."
 _CURES = (
-    ("kernel time by data sheet ratio", _PROFILE),
+    ("kernel time scaled from", _PROFILE),
     (
         "kernel time recorded under the name",
         "None needed; run under the recorded PyTorch to check.",

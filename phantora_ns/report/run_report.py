@@ -137,7 +137,6 @@ def _gpu(model: GpuModel | None) -> dict[str, Any] | None:
         "model": model.model,
         "name": model.name,
         "memory_bytes": model.memory_bytes,
-        "clocks_of": model.power.like or None,
     }
 
 

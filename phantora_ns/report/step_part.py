@@ -68,7 +68,7 @@ def _why_none(gpu: GpuModel | None, report: dict[str, Any]) -> str | None:
     """Why there is no band, None if there is one."""
     if gpu is None:
         return "the cluster's description is gone"
-    if not gpu.power.known or gpu.power.like:
+    if not gpu.power.known:
         return f"nothing was measured on {gpu.name}"
     if not report["kernel_time_ns"]:
         return "no kernel ran"

@@ -86,7 +86,7 @@ def summary_lines(report: dict[str, Any]) -> list[str]:
     if clock:
         lines.append(
             f"GPU clock: {clock['mean_mhz']:.0f} MHz on average, held down by the power limit "
-            f"{clock['held_share']:.0%} of the time{_whose(report['gpu'])}"
+            f"{clock['held_share']:.0%} of the time"
         )
     elif ranks:
         lines.append(
@@ -162,12 +162,6 @@ def _start_lines(starts: dict[str, Any] | None) -> list[str]:
         return []
     reasons = "; ".join(f"{count} times: {why}" for why, count in sorted(starts["plain"].items()))
     return [f"{starts['warm']} processes started warm, others as usual ({reasons})"]
-
-
-def _whose(gpu: dict[str, Any] | None) -> str:
-    if gpu is None or not gpu.get("clocks_of"):  # a report of an earlier version has none
-        return ""
-    return f", as {gpu['clocks_of'].upper()}s at the same limit: no clock of this GPU was measured"
 
 
 def _values_lines(values: dict[str, Any]) -> list[str]:

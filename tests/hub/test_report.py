@@ -339,15 +339,6 @@ def test_clocks_are_means_over_all_ranks(run_dir):
     assert any(line.startswith("GPU clock: ") for line in summary_lines(report))
 
 
-def test_a_clock_by_another_models_law_is_said_to_be_so(run_dir):
-    report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=1)
-    report["gpu_clock"] = {"mean_mhz": 1500.0, "held_share": 1.0}
-    for of, said in ((None, False), ("h200", True)):
-        report["gpu"] = {"model": "h100", "clocks_of": of}
-        (line,) = (line for line in summary_lines(report) if line.startswith("GPU clock: "))
-        assert ("as H200s" in line) == said
-
-
 def test_an_unknown_clock_is_said_to_be_unknown(run_dir):
     report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=1)
     assert report["gpu_clock"] is None

@@ -1,18 +1,17 @@
-"""Another GPU's times by data sheet ratio: the ratio of whichever rate limits the work, counted,
-and never called exact."""
+"""Another GPU's times, changed by what the rate that limits the work takes more or less, counted, and
+never called exact."""
 
 from dataclasses import replace
 
 import pytest
 from recorded import record
 
+from phantora_ns.config import load_gpu
 from phantora_ns.kernels import rates
 from phantora_ns.kernels.database import databases
 from phantora_ns.kernels.database.database import DatabaseError
 from phantora_ns.kernels.lookup import KernelTimes
-from phantora_ns.launch.command.options import RunOptions
-from phantora_ns.launch.run.run_request import build_request
-from phantora_ns.protocol import SignatureKind
+from phantora_ns.protocol import BoundBy, SignatureKind, Source
 
 ADD = (
     "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16>, "
@@ -42,20 +41,42 @@ def measured(tmp_path):
 
 @pytest.mark.parametrize("gpu", ["h100", "a100", "l40s", "b200"])
 @pytest.mark.parametrize(
-    ("kind", "fields", "source", "rate"),
+    ("kind", "fields", "source"),
     [
-        (SignatureKind.GEMM, LARGE, 3, lambda r: r.peak("bf16")),
-        (SignatureKind.KERNEL, STREAM, 2, lambda r: r.memory_bytes_per_ns),
-        (SignatureKind.MEMORY, COPY, 6, lambda r: r.pcie_bytes_per_ns),
+        (SignatureKind.GEMM, LARGE, Source.GEMM),
+        (SignatureKind.KERNEL, STREAM, Source.LAW),
+        (SignatureKind.MEMORY, COPY, Source.COPY),
     ],
 )
-def test_the_limiting_rate_scales_a_measured_time(measured, gpu, kind, fields, source, rate):
-    own, scaled = KernelTimes("h200", [measured]), KernelTimes(gpu, [measured])
-    there, here = own.lookup(kind, fields), scaled.lookup(kind, fields)
-    assert there[1] == 0 and here[1] == source and not scaled.measured(kind, fields)
-    ratio = rate(rates.load("h200")) / rate(rates.load(gpu))
-    assert here[0] == pytest.approx(there[0] * ratio, rel=0.02)
-    assert (own.scaled_from, own.scaled, scaled.scaled_from, scaled.scaled) == (None, 0, "h200", 1)
+@pytest.mark.parametrize("slower", [0.5, 1.0, 3.0])
+def test_what_the_estimates_differ_by_is_added(tmp_path, gpu, kind, fields, source, slower):
+    """The estimates differ by what the limiting rate takes more. What a kernel takes beyond its estimate
+    is bound by something else, and so equal on both GPUs; of one that is quicker, all is scaled."""
+    there, here = (KernelTimes(name).estimate(kind, fields).duration_ns for name in ("h200", gpu))
+    measured_ns = round(slower * there)
+    path = record(tmp_path / "h200.sqlite", (kind, fields, None, [measured_ns]))
+    scaled = KernelTimes(gpu, [path])
+    share = rates.load(gpu).scaled_share(kind, scaled.estimate(kind, fields).bound_by)
+    whole = here + measured_ns - there if slower > 1 else measured_ns * here / there
+    duration_ns, found, _ = scaled.lookup(kind, fields)
+    assert duration_ns == pytest.approx(measured_ns + share * (whole - measured_ns), rel=1e-3)
+    assert found == source and not scaled.measured(kind, fields)
+    assert (scaled.scaled_from, scaled.scaled) == ("h200", 1)
+
+
+def test_only_a_gpu_that_was_measured_has_shares_of_its_own():
+    for gpu in ("a100", "l40s", "b200"):
+        assert all(rates.load(gpu).scaled_share(kind, 0) == 1 for kind in range(5))
+    assert rates.load("h100").scaled_share(SignatureKind.CALL, BoundBy.MEMORY) < 1
+
+
+def test_what_the_gpu_itself_took_goes_before_anothers_times(measured, tmp_path):
+    own = record(tmp_path / "h100.sqlite", (0, STREAM, None, [5_000_000]), gpu="h100")
+    both = KernelTimes("h100", [own, measured])
+    assert both.lookup(0, STREAM)[:2] == (5_000_000, Source.EXACT)
+    assert both.lookup(3, COPY) == KernelTimes("h100", [measured]).lookup(3, COPY)
+    assert both.measured(0, STREAM) and not both.measured(3, COPY)
+    assert (both.scaled_from, both.scaled) == ("h200", 1)
 
 
 def test_what_nobody_measured_is_the_gpus_own_estimate(measured):
@@ -74,8 +95,7 @@ def test_a_gpu_without_a_database_takes_the_one_alike(measured):
         databases.user_path("a100"),
         [record(measured.with_name("a100.sqlite"), (3, COPY, None, [9]), gpu="a100")],
     )
-    (found,) = databases.find("a100")
-    assert found.gpu == "a100"
+    assert [found.gpu for found in databases.find("a100")] == ["a100", "h200"]
 
 
 def test_nothing_is_scaled_to_a_gpu_that_names_no_model(measured):
@@ -87,15 +107,12 @@ def test_nothing_is_scaled_to_a_gpu_that_names_no_model(measured):
             KernelTimes(gpu, files)
 
 
-def test_anothers_law_of_clocks_holds_for_anothers_times_only(measured, tmp_path):
-    """An H100 is an H200's chip at the same limit. What an H100 itself took has a clock that nothing tells."""
-
-    def power(cluster, *files):
-        options = RunOptions(cluster=cluster, kernels=files, quiet=True)
-        return build_request(["true"], options).cluster.gpu_model.power
-
-    own = record(tmp_path / "own.sqlite", (3, COPY, None, [9]), gpu="h100")
-    law = power("h200-1x8", measured)
-    assert law.known and not law.like
-    assert power("h100-1x8", measured) == power("h100-1x8") == replace(law, like="h200")
-    assert not power("h100-1x8", own).known
+def test_an_h100_has_the_h200s_law_of_clocks_but_for_what_was_measured_on_it():
+    own, other = load_gpu("h100").power, load_gpu("h200").power
+    memory = own.drawn[BoundBy.MEMORY]
+    drawn = tuple(memory if watts == other.drawn[0] else watts for watts in other.drawn)
+    assert own == replace(other, drawn=drawn, recorded_in=own.recorded_in)
+    assert memory < other.drawn[BoundBy.MEMORY]
+    # another chip's recordings are not its own
+    for bound_by, runs in own.recorded_in.items():
+        assert runs and not runs.keys() & other.recorded_in[bound_by].keys()

@@ -58,9 +58,8 @@ def paths(gpu: str, extra: Iterable[Path | str] = ()) -> list[Path]:
 
 
 def alike(gpu: str) -> str | None:
-    """The GPU model whose times, scaled by data sheet ratios, are used for a `gpu` that was never
-    measured: the one from which its data file takes the shares of peak (`like`). Raises ConfigError
-    for an unknown model."""
+    """The GPU model whose times are scaled for what was never measured on a `gpu`: the one from which
+    its data file takes the shares of peak (`like`). Raises ConfigError for an unknown model."""
     return load_gpu(gpu).efficiency.get("like")
 
 
@@ -73,16 +72,16 @@ def _readable(path: Path) -> bool:
 
 
 def find(gpu: str, extra: Iterable[Path | str] = ()) -> list[Database]:
-    """The databases of `paths`, open; where there are none, those of the model that is `alike`.
+    """The databases of `paths`, open, and after them those of the model that is `alike`.
 
     Raises DatabaseError when one cannot be read or is of another GPU.
     """
-    found, other = paths(gpu, extra), alike(gpu)
-    return open_all(found or (paths(other) if other else []), gpu)
+    other = alike(gpu)
+    return open_all(paths(gpu, extra) + (paths(other) if other else []), gpu)
 
 
 def open_all(files: Iterable[Path | str], gpu: str) -> list[Database]:
-    """Opens files that are all of `gpu`, or all of the model that is `alike`.
+    """Opens files that are of `gpu`, or of the model that is `alike`.
 
     Raises DatabaseError when one cannot be read or is of another GPU.
     """
@@ -90,13 +89,12 @@ def open_all(files: Iterable[Path | str], gpu: str) -> list[Database]:
     try:
         for path in files:
             opened.append(Database.open(path))
-        models = {database.gpu for database in opened}
-        if models - {gpu} and models != {alike(gpu)}:
-            database = next(d for d in opened if d.gpu != gpu)
-            raise DatabaseError(
-                f"{database.path}: holds times of {database.gpu!r}, not of {gpu!r}; "
-                "choose the simulated GPU's file"
-            )
+        for database in opened:
+            if database.gpu not in (gpu, alike(gpu)):
+                raise DatabaseError(
+                    f"{database.path}: holds times of {database.gpu!r}, not of {gpu!r}; "
+                    "choose the simulated GPU's file"
+                )
     except DatabaseError:
         for database in opened:
             database.close()

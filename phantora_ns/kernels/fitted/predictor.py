@@ -101,15 +101,22 @@ class FittedPredictor:
 
 
 class ScaledPredictor:
-    """Another GPU's measured or fitted times, each multiplied by the ratio of the two GPUs'
-    estimates. By the data sheets, that is the ratio of the rate that limits the work: arithmetic by
-    type, memory bandwidth, or multiprocessors x clock. `lookup` and `other` answer for the other
-    GPU, `own` estimates for this one."""
+    """Another GPU's measured or fitted times, each changed by the difference of the two GPUs'
+    estimates. By the data sheets, that is what the rate that limits the work takes more or less here:
+    arithmetic by type, memory bandwidth, or multiprocessors x clock. What a kernel takes beyond its
+    estimate is bound by something else, and stays; of what is quicker than its estimate (it finds its data in
+    the cache) the difference counts in proportion. `share(kind, bound_by)` of the difference is what both
+    GPUs have shown, 1 where only one was measured (docs/kernel-times.md). `lookup` and `other` answer for
+    the other GPU, `own` estimates for this one."""
 
     def __init__(
-        self, lookup: Callable[..., tuple[int, int, int]], other: Estimator, own: Estimator
+        self,
+        lookup: Callable[..., tuple[int, int, int]],
+        other: Estimator,
+        own: Estimator,
+        share: Callable[[int, int], float],
     ):
-        self._lookup, self._other, self._own = lookup, other, own
+        self._lookup, self._other, self._own, self._share = lookup, other, own, share
 
     def predict(
         self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None
@@ -123,8 +130,9 @@ class ScaledPredictor:
             max(1, round(other.duration_ns)),
         ) or other.duration_ns <= 0:
             return None
+        more_ns = (own.duration_ns - other.duration_ns) * min(1, duration_ns / other.duration_ns)
         return Estimate(
-            duration_ns * own.duration_ns / other.duration_ns,
+            duration_ns + self._share(kind, own.bound_by) * more_ns,
             SOURCES.get(kind, own.source),
             own.bound_by,
         )

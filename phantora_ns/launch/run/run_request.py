@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from phantora_ns.launch.command.job_command import JobCommand, parse_command
@@ -30,7 +30,6 @@ from phantora_ns.launch.record import host_time, leaders, recorded_values
 from phantora_ns.launch.run import folding
 from phantora_ns.launch.run.step_hold import HoldRule
 from phantora_ns.model.cluster import Cluster
-from phantora_ns.model.power import Power
 from phantora_ns.trace.options import TraceOptionError, TraceOptions, check_options
 
 
@@ -125,10 +124,9 @@ def build_request(
         _say_what_is_doubtful(torch, running, options.warm_start != "off")
     if leading is not None:
         leaders.require_library(installation.LEADER_LIBRARY)
-    kernels, own = _databases(cluster.gpu, options.kernels)
     return RunRequest(
         command=command,
-        cluster=_at_own_clocks(cluster) if own or leading is not None else cluster,
+        cluster=cluster,
         shape=environment.Shape(cluster.nodes, cluster.gpus_per_node, options.isolated),
         cwd=cwd,
         report=report,
@@ -140,7 +138,7 @@ def build_request(
         memory_modules=options.memory_modules,
         keep_run_dir=options.keep_run_dir,
         quiet=options.quiet,
-        databases=kernels,
+        databases=_databases(cluster.gpu, options.kernels),
         trace=trace,
         options=options.cluster_words(),
         leading=leading,
@@ -271,20 +269,9 @@ def _check_values(
     return values
 
 
-def _at_own_clocks(cluster: Cluster) -> Cluster:
-    """The cluster of a run whose kernel times were measured on its own GPU model. If that model's law of
-    clocks is another one's, nothing tells the clocks of these times, and they are taken as they are."""
-    gpu = cluster.gpu_model
-    return (
-        replace(cluster, gpu_model=replace(gpu, power=Power.unlimited()))
-        if gpu.power.like
-        else cluster
-    )
-
-
-def _databases(gpu: str, extra: Sequence[Path]) -> tuple[tuple[str, ...], bool]:
-    """The kernel-time databases to ask, in order, and whether their times are of `gpu` itself. Each is
-    opened once, so that a bad one is named before anything starts."""
+def _databases(gpu: str, extra: Sequence[Path]) -> tuple[str, ...]:
+    """The kernel-time databases to ask, in order. Each is opened once, so that a bad one is named
+    before anything starts."""
     from phantora_ns.config import ConfigError
     from phantora_ns.kernels.database import databases
     from phantora_ns.kernels.database.schema import DatabaseError
@@ -297,5 +284,4 @@ def _databases(gpu: str, extra: Sequence[Path]) -> tuple[tuple[str, ...], bool]:
         raise UsageError(str(error)) from error
     for database in opened:
         database.close()
-    paths = tuple(os.path.abspath(database.path) for database in opened)
-    return paths, any(database.gpu == gpu for database in opened)
+    return tuple(os.path.abspath(database.path) for database in opened)

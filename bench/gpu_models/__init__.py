@@ -1,0 +1,1 @@
+"""Measurements on GPU models other than the H200."""
