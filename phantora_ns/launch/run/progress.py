@@ -2,6 +2,9 @@
 
 Why it exists: a simulation that takes minutes must show that it gets on. While the line is on a
 terminal, the job's output passes through here (terminal.py), so that neither spoils the other.
+Rule: rich renders the line, and only on a terminal is rich imported. It does not place the line: its
+live displays take what is printed meanwhile for text in whole lines, hide the cursor until they end,
+and the job's bytes may end anywhere and mean anything.
 """
 
 from __future__ import annotations
@@ -52,6 +55,17 @@ def format_line(clocks_ns: Iterable[int], real_s: float, world_size: int) -> str
     return f"simulated {simulated} | real {real} | slow-down {slower} | {ranks}"
 
 
+def render_line(text: str, columns: int) -> str:
+    """The line as rich renders it for a terminal of so many columns, the last of which stays free. It has no
+    styles: a reset after them would also end a colour that the job has set."""
+    from rich.console import Console
+
+    console = Console(color_system=None, force_terminal=True, width=max(1, columns - 1), height=1)
+    with console.capture() as captured:
+        console.print(text, end="", no_wrap=True, overflow="crop", markup=False, highlight=False)
+    return captured.get()
+
+
 def read_clocks(run_dir: Path) -> list[int]:
     """Host clocks, ns, of all clients that have rank statistics; those that are being made are left out."""
     from phantora_ns.report.rank_stats import read_rank_stats
@@ -98,7 +112,8 @@ class Progress:
             self._tell(text)
         if self.terminal is None or not drawn:
             return
-        self.terminal.write(f"{_CLEAR}{text[: self.terminal.copy_size() - 1]}\r".encode())
+        line = render_line(text, self.terminal.copy_size())
+        self.terminal.write(f"{_CLEAR}{line}\r".encode())
         self._shown = True
 
     def pass_on(self) -> bool:
