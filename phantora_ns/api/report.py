@@ -158,6 +158,13 @@ class Report:
         return found
 
     @property
+    def model_flop_utilisation(self) -> float | None:
+        """MFU: the share of the GPUs' peak that `model_flop` of a step is, from 0 to 1. None: it was not given, or
+        `data["arithmetic"]["no_mfu"]` says why it is not known, or the job told no steps."""
+        found: float | None = (self.data.get("arithmetic") or {}).get("mfu")
+        return found
+
+    @property
     def peak_memory_bytes(self) -> int | None:
         """The most device memory in use, of the rank that used most."""
         return self._metric("peak_memory")

@@ -68,6 +68,7 @@ class Options(TypedDict, total=False):
     preload_modules: str | None
     fold: str
     work: str | None
+    model_flop: str | float | None
     keep_run_dir: bool
     quiet: bool
 

@@ -233,6 +233,12 @@ _OPTIONS = (
         "much that is a second.",
     ),
     _option(
+        "--model-flop",
+        metavar="EXPR",
+        help="FLOP of the model in a step of all ranks, without what is recomputed, such as '6 * 8.03e9 * "
+        "16*8192': summary, report and page then have MFU beside HFU.",
+    ),
+    _option(
         "--keep-run-dir",
         is_flag=True,
         help="Keep the folder of the run's own files, to look into a failure.",

@@ -95,6 +95,8 @@ def _speed(page: Mapping[str, Any]) -> dict[str, str]:
     used = page["report"].get("arithmetic")
     if used and used["flop"] and used["hfu"] is not None:
         detail += f" Products and attention reach {used['hfu']:.1%} of the GPU's peak (HFU)."
+    if used and used.get("mfu") is not None:
+        detail += f" What the model needs is {used['mfu']:.1%} of the GPU's peak (MFU)."
     return _answer(question, f"{milliseconds(step['mean_ns'])} a step", detail)
 
 

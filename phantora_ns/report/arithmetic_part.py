@@ -2,7 +2,7 @@
 
 Why it exists: people judge a step by how much of the hardware it uses. This is HFU, hardware FLOP
 utilisation: it counts what was done, recomputed activations too. MFU needs the model's own count, which
-only the job knows. Rule: kernels that multiply and whose work is not known are counted beside it.
+only the user knows (`--model-flop`). Rule: kernels that multiply and whose work is not known are counted beside it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,28 @@ def arithmetic_part(
     hub: dict[str, Any] | None,
     clients: list[dict[str, Any]],
     statistics: list[RankStats],
+    model_flop: float | None = None,
 ) -> dict[str, Any] | None:
     """`arithmetic` of the report (docs/report.md); None when no rank told where its steps end. `clients`:
-    those of hub.json."""
+    those of hub.json. `model_flop`: what the user says that the model needs for a step of all ranks."""
     done = _of_ranks(clients)
     if not done:
         return None
     busy_ns = sum(sum(stats.busy_ns) for stats in statistics)
     uncounted_ns = sum(stats.uncounted_ns for stats in statistics)
     hfu, reason = _hfu(done, gpu)
-    flop = {Precision.LABELS[at]: _of_a_step(done, at) for at in COUNTED}
+    sums = {Precision.LABELS[at]: _of_a_step(done, at) for at in COUNTED}
+    flop = {name: sum_ for name, sum_ in sorted(sums.items(), key=lambda it: -it[1]) if sum_}
+    mfu, no_mfu = None, None
+    if model_flop is not None:
+        mfu, no_mfu = _mfu(model_flop / _count_ranks(clients), done, next(iter(flop), None), gpu)
     return {
-        "flop": {name: sum_ for name, sum_ in sorted(flop.items(), key=lambda it: -it[1]) if sum_},
+        "flop": flop,
         "hfu": hfu,
         "no_hfu": reason,
+        "model_flop": model_flop,
+        "mfu": mfu,
+        "no_mfu": no_mfu,
         "uncounted": {
             "launches": _of_a_step(done, Precision.UNCOUNTED),
             "time_share": round(uncounted_ns / busy_ns, 6) if busy_ns else 0.0,
@@ -78,15 +86,47 @@ def _hfu(done: list[Done], gpu: GpuModel | None) -> tuple[float | None, str | No
     return (round(at_peak_ns / time_ns, 6), None) if time_ns else (None, "steps take no time")
 
 
+def _count_ranks(clients: list[dict[str, Any]]) -> int:
+    """The job's GPUs: a server may have more, which stay idle."""
+    return len({one["rank"] for one in clients if one["rank"] is not None and one["rank"] >= 0})
+
+
+def _mfu(
+    flop_of_rank: float, done: list[Done], precision: str | None, gpu: GpuModel | None
+) -> tuple[float | None, str | None]:
+    """Time that the model's FLOP of a step and a rank take at the peak of `precision`, over the mean step of
+    all ranks; or why it is not known."""
+    if gpu is None:
+        return None, "the cluster's description is gone"
+    if precision is None:
+        return None, "no products of known size, so it is not known in which precision they are"
+    peak = gpu.peak_flop_per_ns.get(precision)
+    if not peak:
+        return None, f"the peak of {gpu.name} in {precision} is not known"
+    time_ns, steps = sum(one.time_ns for one in done), sum(one.steps for one in done)
+    if not time_ns:
+        return None, "steps take no time"
+    return round(flop_of_rank / peak / (time_ns / steps), 6), None
+
+
 def arithmetic_text(part: dict[str, Any] | None) -> str | None:
-    """The summary's line: `HFU 41.2%: 512 TFLOP a step in bf16`; None without any arithmetic."""
-    if part is None or not (part["flop"] or part["uncounted"]["launches"]):
+    """The summary's line: `HFU 41.2%: 512 TFLOP a step in bf16`, with `--model-flop` `HFU 41.2%, MFU 39.8%: ...`;
+    None without any arithmetic."""
+    if part is None:
+        return None
+    model_flop = part.get("model_flop")  # missing in reports of earlier releases
+    if not (part["flop"] or part["uncounted"]["launches"] or model_flop is not None):
         return None
     work = ", ".join(
         f"{digits(flop / 1e12, 4)} TFLOP a step in {name}" for name, flop in part["flop"].items()
     )
     head = f"HFU {part['hfu']:.1%}" if part["hfu"] is not None else f"HFU unknown, {part['no_hfu']}"
+    if model_flop is not None:
+        known = part["mfu"] is not None
+        head += f", MFU {part['mfu']:.1%}" if known else f", MFU unknown, {part['no_mfu']}"
     text = f"{head}: {work or 'no products of known size'}"
+    if model_flop is not None:
+        text += f"; {digits(model_flop / 1e12, 4)} TFLOP of the model (--model-flop)"
     uncounted = part["uncounted"]
     if uncounted["launches"]:
         text += (

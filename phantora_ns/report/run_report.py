@@ -108,7 +108,7 @@ def build_report(
         "ended_by": ended_by,
     }
     report["out_of_memory"] = _out_of_memory(report)
-    report["arithmetic"] = arithmetic_part(gpu, hub, clients, every)
+    report["arithmetic"] = arithmetic_part(gpu, hub, clients, every, run.get("model_flop"))
     return report | {"step": step_part(gpu, report, clients, run.get("work"))}
 
 

@@ -125,7 +125,7 @@ def test_a_run_gives_its_report_and_leaves_this_process_alone(
     log, file = tmp_path / "log", tmp_path / "report.json"
     result = phantora_ns.run(
         [*job, "mark"], cwd=tmp_path, env={"API_TEST": "mark"}, log=log,
-        gpus_per_node=1, host_time="model", report=file, leaders="none",
+        gpus_per_node=1, host_time="model", report=file, leaders="none", model_flop=6.0 * 512 * 512 * 64,
     )  # fmt: skip
     assert state() == before and not {"torch", "zmq"} & (set(sys.modules) - modules)
     assert json.loads(file.read_text()) == result.data == phantora_ns.Report.load(file).data
@@ -134,6 +134,8 @@ def test_a_run_gives_its_report_and_leaves_this_process_alone(
     step = result.data["step"]
     assert result.step_time_ns == step["mean_ns"] > 0
     assert result.flop_utilisation == result.data["arithmetic"]["hfu"] and result.ended_by is None
+    assert result.model_flop_utilisation == result.data["arithmetic"]["mfu"] > 0
+    assert result.data["arithmetic"]["model_flop"] == 6 * 512 * 512 * 64
     assert result.step_band_ns == (step["band"]["low_ns"], step["band"]["high_ns"])
     assert result.peak_allocated_bytes == result.ranks[0].peak_allocated_bytes > 512 * 512 * 4
 

@@ -458,6 +458,24 @@ def test_work_of_a_step_is_said_for_a_second(run_dir):
             assert said[0].startswith("262,144 tokens/s, ")
 
 
+def test_model_flop_of_the_run_makes_mfu(run_dir):
+    """As the launcher hands it over, in run.json."""
+    hub, run = (json.loads((run_dir / name).read_text()) for name in ("hub.json", "run.json"))
+    flop = [0] * len(Precision.LABELS)
+    for at in range(4):
+        flop[Precision.BF16] = at * 10**12
+        hub["clients"][1].setdefault("steps", []).append([at * 500_000_000, 0, 0, 0, [*flop]])
+    (run_dir / "hub.json").write_text(json.dumps(hub))
+    (run_dir / "run.json").write_text(json.dumps(run | {"model_flop": 6e14}))
+    write_cluster(load_cluster("h100-1x8"), run_dir)
+    report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=1)
+    ranks = sum(rank["rank"] is not None for rank in report["ranks"])
+    could = ranks * 989.4e12 * 0.5
+    assert report["arithmetic"]["mfu"] == pytest.approx(6e14 / could, abs=1e-6)
+    said = f"MFU {6e14 / could:.1%}: 1 TFLOP a step in bf16; 600 TFLOP of the model (--model-flop)"
+    assert any(said in line for line in summary_lines(report))
+
+
 def test_no_band_where_nothing_was_measured(run_dir):
     hub = json.loads((run_dir / "hub.json").read_text())
     hub["clients"][1]["steps"] = [[at * 5_000_000, 0, 0, 0] for at in range(4)]

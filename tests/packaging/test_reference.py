@@ -9,7 +9,7 @@ import pytest
 
 from phantora_ns.config import load_cluster
 from phantora_ns.config.toml_table import Table
-from phantora_ns.protocol import RANK_STATS_FILE
+from phantora_ns.protocol import RANK_STATS_FILE, Precision
 from phantora_ns.report.run_report import build_report
 
 CLUSTERS = {
@@ -109,7 +109,8 @@ def report(tmp_path):
     fields = ("simulated_ns", "rollbacks", "revised", "answers_past_idle", "answers_past_sleepers",
               "messages", "bad_messages", "expired_values", "hub_cpu_ns")  # fmt: skip
     client = {"rank": 0, "node": 0, "device": 0, "shm": "a", **dict.fromkeys(counts, 0)}
-    client["steps"] = [[step * 1000, 0, 0, 0] for step in range(5)]
+    flop = [0] * len(Precision.LABELS)
+    client["steps"] = [[step * 1000, 0, 0, 0, flop] for step in range(5)]
     texts = {"unsupported_calls": {}, "warnings": {}, "guesses": {}, "errors": []}
     hub = {"clients": [client], **texts, **dict.fromkeys(fields, 0)}
     (tmp_path / "hub.json").write_text(json.dumps(hub))
@@ -124,3 +125,4 @@ def test_report_md_has_every_field(root, report):
     assert first_table(page) == set(report)
     assert first_table(section(page, "## `ranks`")) == set(report["ranks"][0])
     assert first_table(section(page, "## `step`")) == set(report["step"])
+    assert first_table(section(page, "## `arithmetic`")) == set(report["arithmetic"])

@@ -89,6 +89,8 @@ def run(phantora, tmp_path_factory):
         folder / "run.html",
         "--report",
         folder / "run.json",
+        "--model-flop",
+        "6 * 1e6 * 4*64",
         "torchrun",
         "--nnodes",
         2,
@@ -295,7 +297,9 @@ def test_a_browser_draws_it_with_the_numbers_of_the_report(run, page, tmp_path):
             assert value is None
         else:
             assert float(value) == expected
-    assert any(path == "report.step.mean_ns" for path, _ in shown.numbers)
+    shown_paths = {path for path, _ in shown.numbers}
+    assert {"report.step.mean_ns", "report.arithmetic.hfu", "report.arithmetic.mfu"} <= shown_paths
+    assert found["report"]["arithmetic"]["model_flop"] == 6 * 1e6 * 4 * 64
     text = " ".join(shown.texts)
     assert any(path == "report.memory_held.peak_bytes" for path, _ in shown.numbers)
     for row in found["held"]["layers"]:
@@ -354,6 +358,35 @@ def test_a_run_without_traces_is_drawn_too(tmp_path):
     (tmp_path / "bare.html").write_text(render(bare(), "true on 1 GPU"))
     shown = drawn(tmp_path / "bare.html", tmp_path)
     assert shown.state == "ready", " ".join(shown.texts)[:2000]
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs a Chromium")
+@pytest.mark.parametrize("mfu", [None, 0.398, "unknown"])
+def test_mfu_is_shown_beside_hfu_if_it_was_asked_for(tmp_path, mfu):
+    report = bare()["report"]
+    uncounted = {"launches": 0, "time_share": 0.0, "kernels": []}
+    told = {"model_flop": None, "mfu": None, "no_mfu": None}
+    if mfu is not None:
+        told["model_flop"] = 1e12
+        told["mfu"], told["no_mfu"] = (None, "no peak") if mfu == "unknown" else (mfu, None)
+    report["arithmetic"] = {"flop": {"bf16": 10**12}, "hfu": 0.426, "no_hfu": None, **told}
+    report["arithmetic"]["uncounted"] = uncounted
+    lengths = dict.fromkeys(("mean_ns", "least_ns", "most_ns"), 1_000_000)
+    report["step"] = {"rank": 0, "count": 4, "settled": 2, **lengths}
+    found = content(report, load_cluster("h200-1x8", 1, 1), ["true"], {})
+    (tmp_path / "made.html").write_text(render(found, "a"))
+    shown = drawn(tmp_path / "made.html", tmp_path)
+    text = " ".join(shown.texts)
+    assert shown.state == "ready", text[:2000]
+    numbers = dict(shown.numbers)
+    assert float(numbers["report.arithmetic.hfu"]) == 0.426
+    assert ("report.arithmetic.mfu" in numbers) == ("(MFU)" in text) == (mfu == 0.398)
+    assert ("MFU is not known: no peak." in text) == (mfu == "unknown")
+    if mfu == 0.398:
+        assert (
+            float(numbers["report.arithmetic.mfu"]) == mfu
+            and "39.8% of the GPU's peak (MFU)" in text
+        )
 
 
 def bare():

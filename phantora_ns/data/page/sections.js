@@ -84,11 +84,14 @@ function fillSpeed() {
   if (step) figures.push(figure("shortest to longest", number(`${from}.least_ns`, "time"), " – ", number(`${from}.most_ns`, "time")));
   const arithmetic = DATA.report.arithmetic;
   if (arithmetic && arithmetic.hfu !== null) figures.push(figure("HFU: products and attention against the GPU's peak", number("report.arithmetic.hfu", "share")));
+  const modelled = arithmetic && typeof arithmetic.model_flop === "number";
+  if (modelled && arithmetic.mfu !== null) figures.push(figure("MFU: what the model needs against the GPU's peak", number("report.arithmetic.mfu", "share")));
   figures.push(figure("simulated time in all", number("report.simulated_ns", "time")));
   place.append(element("div", { class: "figures" }, ...figures));
   if (step && step.no_band) say("speed", `The step has no band: ${step.no_band}.`);
   if (step && step.band) fillBand(place, step);
   if (arithmetic && arithmetic.no_hfu) say("speed", `HFU is not known: ${arithmetic.no_hfu}.`);
+  if (modelled && arithmetic.no_mfu) say("speed", `MFU is not known: ${arithmetic.no_mfu}.`);
   if (arithmetic && arithmetic.hfu !== null) say("speed", `HFU counts the products that were done, recomputed ones too. ${arithmetic.uncounted.launches ? `Not counted are ${arithmetic.uncounted.launches} launches a step that multiply, or may, with ${FORMATS.share(arithmetic.uncounted.time_share)} of GPU time: ${arithmetic.uncounted.kernels.join(", ")}. ` : ""}${step && step.work ? "" : "With --work the page has tokens/s."}`);
   const ranks = [...new Set(DATA.steps.map((step) => step.rank))];
   const numbers = [...new Set(DATA.steps.map((step) => step.number))].filter((n) => n !== null);

@@ -64,6 +64,7 @@ class RunOptions:
     preload_modules: str | None = None
     fold: str = "off"
     work: str | None = None
+    model_flop: str | None = None
     keep_run_dir: bool = False
     quiet: bool = False
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from phantora_ns.launch.command.job_command import JobCommand, parse_command
 from phantora_ns.launch.command.multi_node import check_multi_node
 from phantora_ns.launch.command.options import RunOptions
-from phantora_ns.launch.command.work import Work, parse_work
+from phantora_ns.launch.command.work import Work, parse_model_flop, parse_work
 from phantora_ns.launch.errors import UsageError, say
 from phantora_ns.launch.machine import (
     environment,
@@ -44,6 +44,7 @@ class RunRequest:
     rank starts as usual. `hold`: the run ends after its first steps. `output`: a descriptor that gets the
     job's output; what is said of the run's end is then left to the caller. `progress`: is told the line of
     progress, several times a second. `work`: what a step does.
+    `model_flop`: what the model needs for a step of all ranks.
     """
 
     command: JobCommand
@@ -72,6 +73,7 @@ class RunRequest:
     output: int | None = None
     progress: Callable[[str], None] | None = None
     work: Work | None = None
+    model_flop: float | None = None
 
     @property
     def running(self) -> int:
@@ -147,6 +149,7 @@ def build_request(
         warm=_check_warm(options),
         folding=folded,
         work=None if options.work is None else parse_work(options.work),
+        model_flop=None if options.model_flop is None else parse_model_flop(options.model_flop),
     )
 
 

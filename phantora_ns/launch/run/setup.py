@@ -108,6 +108,7 @@ def _run_description(request: RunRequest, path: Path, gpu: RealGpu | None) -> di
         "command": list(request.command.argv),
         "options": list(request.options),
         "work": None if request.work is None else asdict(request.work),
+        "model_flop": request.model_flop,
         "warnings": interposition.warnings(request.command.program),
     }
     torch = request.torch
