@@ -69,6 +69,8 @@ def simulate(part: dict, gpu: str, extra: list[str]) -> dict:
 
 def row(part: dict, simulated: dict) -> dict:
     own, other = part["result"], simulated["result"]
+    band = (simulated["report"].get("step") or {}).get("band")
+    inside = band and band["low_ns"] <= 1e9 * own["median_s"] <= band["high_ns"]
     return {
         "name": part["name"],
         "gpus": part["gpus"],
@@ -76,6 +78,7 @@ def row(part: dict, simulated: dict) -> dict:
         "real_ms": round(1e3 * own["median_s"], 2),
         "simulated_ms": round(1e3 * other["median_s"], 2),
         "error": round(other["median_s"] / own["median_s"] - 1, 4),
+        "inside_band": inside,
         "spread": own["spread"],
         "peaks_equal": own["peaks"] == other["peaks"],
         "peaks": [own["peaks"], other["peaks"]],
@@ -88,7 +91,8 @@ def summary(rows: list[dict]) -> str:
     return (
         f"{len(rows)} jobs: mean {statistics.mean(map(abs, errors)):.1%}, signed "
         f"{statistics.mean(errors):+.1%}, worst {max(errors, key=abs):+.1%}; "
-        f"peaks equal on {sum(r['peaks_equal'] for r in rows)}"
+        f"peaks equal on {sum(r['peaks_equal'] for r in rows)}, "
+        f"inside the band {sum(bool(r['inside_band']) for r in rows)}"
     )
 
 
@@ -127,6 +131,7 @@ def main() -> int:
             print(
                 f"{r['set']:11s} {r['gpus']} {r['name']:24s} real {r['real_ms']:8.2f} ms  "
                 f"simulated {r['simulated_ms']:8.2f} ms  {r['error']:+6.1%}  "
+                f"{'inside' if r['inside_band'] else 'outside'}  "
                 f"peaks {'equal' if r['peaks_equal'] else r['peaks']}",
                 flush=True,
             )
