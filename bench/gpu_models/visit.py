@@ -45,7 +45,7 @@ def command(part: dict, out: Path, gpu: str) -> list[str]:
     if part["how"] == "real":
         return [sys.executable, "-m", "torch.distributed.run", *job]
     options = ["--set", f"gpu={gpu}", "--record", "kernels", "--leaders", "0"]
-    options += ["--name", part["name"], "-o", str(out / f"led-{part["name"]}.sqlite")]
+    options += ["--name", part["name"], "-o", str(out / "led.sqlite")]
     return [sys.executable, "-m", "phantora_ns", "profile", *options, "torchrun", *job]
 
 
