@@ -17,11 +17,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.accuracy.programs import RESULT
+from bench.gpu_models.visit import plan
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -31,10 +31,9 @@ SECONDS = 600
 def unmeasured(gpu: str) -> list[dict]:
     """The parts of plan.toml that judge, and that have not run yet."""
     done = {part["name"] for part in real(gpu)}
-    every = tomllib.loads((HERE / "plan.toml").read_text())["part"]
     return [
-        {"gpus": 1, **part}
-        for part in every
+        part
+        for part in plan()
         if part["how"] == "real" and part["set"] == "evaluation" and part["name"] not in done
     ]
 
@@ -56,7 +55,7 @@ def simulate(part: dict, gpu: str, extra: list[str]) -> dict:
         command = [sys.executable, "-m", "phantora_ns", "--set", f"gpu={gpu}"]
         command += ["--report", str(report), *extra]
         command += ["torchrun", "--nproc-per-node", str(part["gpus"]), "-m", *part["flags"].split()]
-        # What whoever runs this has profiled must not count.
+        # The user's own recordings must not count.
         surroundings = os.environ | {"XDG_DATA_HOME": folder}
         done = subprocess.run(
             command, cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=SECONDS
@@ -82,7 +81,7 @@ def row(part: dict, simulated: dict) -> dict:
         "spread": own["spread"],
         "peaks_equal": own["peaks"] == other["peaks"],
         "peaks": [own["peaks"], other["peaks"]],
-        "sources": simulated["report"].get("kernel_time_sources"),
+        "sources": simulated["report"]["kernel_time_share"],
     }
 
 

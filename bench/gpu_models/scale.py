@@ -17,6 +17,7 @@ from statistics import mean
 
 from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.database.databases import alike, shipped_path
+from phantora_ns.kernels.fitted.predictor import difference_ns
 from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.protocol import BoundBy, SignatureKind, Source
 
@@ -25,8 +26,8 @@ SHARES = [step / 20 for step in range(25)]
 
 
 def pairs(gpu: str, other: str) -> dict[tuple[int, int], list[tuple[float, float, float]]]:
-    """(kind, bound by) -> (the other model's time, how much more the estimate is here, at most; the own
-    time) in ns, of what both have."""
+    """Of what both have, by kind and what bounds it: the other model's time, how much longer it is here by
+    the estimates, and this model's own time, in ns."""
     own, there = KernelTimes(gpu, [shipped_path(gpu)]), KernelTimes(other, [shipped_path(other)])
     found = defaultdict(list)
     with Database.open(shipped_path(gpu)) as database:
@@ -35,9 +36,9 @@ def pairs(gpu: str, other: str) -> dict[tuple[int, int], list[tuple[float, float
             its_ns, source, bound_by = there.lookup(*work)
             if source not in (Source.EXACT, Source.LAUNCH):
                 continue
-            estimates = [times.estimate(*work).duration_ns for times in (own, there)]
-            more = (estimates[0] - estimates[1]) * min(1, its_ns / estimates[1])
-            found[one.kind, bound_by].append((its_ns, more, own.lookup(*work)[0]))
+            estimates = (times.estimate(*work).duration_ns for times in (own, there))
+            more_ns = difference_ns(its_ns, *estimates)
+            found[one.kind, bound_by].append((its_ns, more_ns, own.lookup(*work)[0]))
     return found
 
 

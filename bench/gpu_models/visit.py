@@ -3,8 +3,8 @@
     python3 -m bench.gpu_models.visit OUT_DIR --gpu h100 [--gpus 1] [--budget 560] [--only NAME,NAME]
 
 Why it exists: times that are scaled from another model by data sheets are worth what was measured of it on
-this one. plan.toml says what: jobs for real, alone, which judge; and jobs and sweeps that a leader records,
-each into one database, which teach. Clock, power and energy of every GPU are sampled throughout, so each
+this one. plan.toml says what is run: jobs for real, alone, which judge; and jobs and sweeps that a leader
+records into one database, which teach. Clock, power and energy of every GPU are sampled throughout, so each
 recording has its clock. OUT_DIR/parts.jsonl gets a line per part as it ends, logs.txt the end of its log,
 led.sqlite what was recorded. No part is started that would not end within the budget (seconds).
 """
@@ -29,10 +29,9 @@ HUNG = 2.5
 """A part that takes so many times what it is given counts as hung."""
 
 
-def parts(gpus: int) -> list[dict]:
-    """name, gpus, how, set, seconds and flags of each."""
-    every = tomllib.loads((HERE / "plan.toml").read_text())["part"]
-    return [{"gpus": 1, **part} for part in every if part.get("gpus", 1) == gpus]
+def plan() -> list[dict]:
+    """name, gpus, how, set, seconds and flags of each part."""
+    return [{"gpus": 1, **p} for p in tomllib.loads((HERE / "plan.toml").read_text())["part"]]
 
 
 def command(part: dict, out: Path, gpu: str) -> list[str]:
@@ -68,8 +67,9 @@ def main() -> int:
 
     keep({"how": "machine", "begin_ns": time.time_ns()} | machine())
     try:
-        for part in parts(options.gpus):
-            if options.only and part["name"] not in options.only.split(","):
+        for part in plan():
+            named = not options.only or part["name"] in options.only.split(",")
+            if part["gpus"] != options.gpus or not named:
                 continue
             left = options.budget - (time.monotonic() - start)
             if part["seconds"] > left:

@@ -100,6 +100,12 @@ class FittedPredictor:
         return replace(found, duration_ns=max(1.0, found.duration_ns * with_sizes / without))
 
 
+def difference_ns(other_ns: float, own_estimate_ns: float, other_estimate_ns: float) -> float:
+    """How much longer what takes `other_ns` on another GPU takes here, by the estimates for both. Where it is
+    quicker than its estimate there, the difference counts in proportion."""
+    return (own_estimate_ns - other_estimate_ns) * min(1, other_ns / other_estimate_ns)
+
+
 class ScaledPredictor:
     """Another GPU's measured or fitted times, each changed by the difference of the two GPUs'
     estimates. By the data sheets, that is what the rate that limits the work takes more or less here:
@@ -130,7 +136,7 @@ class ScaledPredictor:
             max(1, round(other.duration_ns)),
         ) or other.duration_ns <= 0:
             return None
-        more_ns = (own.duration_ns - other.duration_ns) * min(1, duration_ns / other.duration_ns)
+        more_ns = difference_ns(duration_ns, own.duration_ns, other.duration_ns)
         return Estimate(
             duration_ns + self._share(kind, own.bound_by) * more_ns,
             SOURCES.get(kind, own.source),
