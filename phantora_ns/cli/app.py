@@ -8,6 +8,7 @@ what is imported here.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -508,6 +509,10 @@ def main(arguments: list[str] | None = None) -> int:
         say(line)
         return code
     except click.Abort:
+        # A SIGINT where no run handles it, such as before the job begins. It ends us as a SIGTERM does
+        # there. Python sees to that by itself only where the signal came in an `exec` of source.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGINT)
         return 130
     except Exception as error:
         from phantora_ns.config import ConfigError  # imported by whoever raised it

@@ -4,12 +4,15 @@ event loop (for a lock on a database) or computes (tables)."""
 import fcntl
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from phantora_ns.kernels.database import databases
 from phantora_ns.launch.run.events import EventLoop, Interrupted
+from tests.interruptible import interruptible
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -40,3 +43,20 @@ def test_elsewhere_the_loop_hears_of_it():
         signal.raise_signal(signal.SIGINT)
         loop.step()
     assert heard == [signal.SIGINT]
+
+
+def test_a_sigint_before_the_job_begins_ends_the_command_without_words(tmp_path):
+    """As a SIGTERM does. Here it waits for its cluster file."""
+    cluster = tmp_path / "cluster.toml"
+    os.mkfifo(cluster)
+    command = subprocess.Popen(
+        [sys.executable, "-m", "phantora_ns", "--cluster", cluster, "--", "true"],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=interruptible,
+    )
+    with open(cluster, "w"):  # once it reads
+        command.send_signal(signal.SIGINT)
+        _, err = command.communicate(timeout=60)
+    assert command.returncode == -signal.SIGINT
+    assert err == "\n"  # after the ^C
