@@ -19,6 +19,7 @@
 #include "time/host_pace.h"
 #include "time/host_samples.h"
 #include "time/launch_queue.h"
+#include "time/origin.h"
 #include "time/timeline.h"
 #include "trace/trace_log.h"
 #include <stdlib.h>
@@ -365,7 +366,7 @@ static void excuse(uint64_t cpu_ns)
 static const struct ph_trace_clock trace_clock = {moment_now, peek, excuse};
 
 /* ---- joining the run ---- */
-static struct timespec touch_real, touch_mono;
+static struct timespec touch_mono;
 
 static void forget(void)
 {
@@ -418,7 +419,7 @@ void ph_touch(void)
         const char *page = ph_hub_connect();
         ph_trace_start(page, &trace_clock);
         ph_vertex_known(0, 0);
-        clock_gettime(CLOCK_REALTIME, &touch_real);
+        ph_origin_join();
         clock_gettime(CLOCK_MONOTONIC, &touch_mono);
         atomic_store_explicit(&touched, true, memory_order_release);
         ph_backend.joined();
@@ -470,11 +471,10 @@ int64_t ph_touched_at(void) { return touch_mono.tv_sec * 1000000000ll + touch_mo
 
 PH_API(int64_t, phantora_touch_clock, (int clock))
 {
-    const struct timespec *t = clock == CLOCK_REALTIME ? &touch_real : &touch_mono;
-    /* A whole second: then differences of Python's floating-point seconds round the same way in
-     * every run. */
-    if (by_call_site()) return (t->tv_sec + 1) * 1000000000ll;
-    return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec;
+    if (clock == CLOCK_REALTIME) return ph_origin_ns();
+    /* as of ph_origin_ns: a whole second that is not in the past */
+    if (by_call_site()) return (touch_mono.tv_sec + 1) * 1000000000ll;
+    return ph_touched_at();
 }
 
 PH_API(void, phantora_report_peaks, (uint64_t allocated, uint64_t reserved))

@@ -20,8 +20,8 @@ bool ph_touched(void);
 int64_t ph_touched_at(void); /* on the monotonic clock, ns */
 /* The exact clock, which does not move by being read; asks the hub if other ranks decide it. */
 uint64_t ph_clock_look(void);
-/* CLOCK_REALTIME or CLOCK_MONOTONIC when the process began to use CUDA, as the job is shown it; ns
- */
+/* What the job is shown of CLOCK_REALTIME or CLOCK_MONOTONIC at simulated time 0; ns. The first one
+ * is equal in all ranks, the second one follows on what the process saw before it used CUDA. */
 int64_t phantora_touch_clock(int clock);
 /* advances the host chain by the caller's CPU time, and returns the clock */
 uint64_t ph_now(void);

@@ -34,8 +34,8 @@ def _waits_for_another(frame):
 
 
 class SimulatedClocks:
-    """The four clocks and `sleep`. They are real until the process touches CUDA. From then on they show the real
-    time of that moment plus the simulated time since.
+    """The four clocks and `sleep`. They are real until the process touches CUDA. From then on they show simulated
+    time: the monotonic one from the touch on, the other from a moment that is the same in all ranks.
 
     Bound methods stand in for the built-in functions because, like those and unlike plain
     functions, they do not turn into methods when a class holds them as an attribute. Their names
@@ -43,8 +43,8 @@ class SimulatedClocks:
     """
 
     def __init__(self, elapsed_ns, touch_clock, pass_ns):
-        """`elapsed_ns()`: 0, or 1 + ns of simulated time since the touch; `touch_clock(id)`: that
-        clock at the touch, ns; `pass_ns(ns)`: so much simulated time passes for this thread."""
+        """`elapsed_ns()`: 0, or 1 + ns of simulated time since the touch; `touch_clock(id)`: what that
+        clock shows at the touch, ns; `pass_ns(ns)`: so much simulated time passes for this thread."""
         self._elapsed_ns = elapsed_ns
         self._touch_clock = touch_clock
         self._pass_ns = pass_ns
