@@ -230,7 +230,7 @@ class Range:
                 for path in (self.folder / name).rglob("*")
                 if not str(path.relative_to(self.folder)).startswith(self.job.leaves)
             ),
-            "shared memory": sorted(os.listdir("/dev/shm")),
+            "shared memory": shared_memory(),
             "interfaces": interfaces(),
             "sockets": [
                 line
@@ -358,6 +358,17 @@ def made_in(folder: Path) -> tuple[list[str], list[str]]:
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     return names, wrong
+
+
+def shared_memory() -> list[str]:
+    """The entries of /dev/shm that no process has mapped. All of ours end, so what one has mapped is
+    another program's of this machine."""
+    there = set(os.listdir("/dev/shm"))
+    for process in Path("/proc").glob("[0-9]*") if there else ():
+        with contextlib.suppress(OSError):
+            maps = (process / "maps").read_text()
+            there.difference_update(re.findall(r" /dev/shm/(.*)$", maps, re.MULTILINE))
+    return sorted(there)
 
 
 def parent(pid: int) -> int:

@@ -5,11 +5,12 @@ import os
 import random
 import shutil
 import tempfile
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import pytest
 
-from tests.reliability.runs import Range, cheap, with_torch
+from tests.reliability.runs import Range, cheap, shared_memory, with_torch
 from tests.reliability.strikes import Signal, Strike, draw
 
 HALF, ALL = 0.5, 300
@@ -40,6 +41,17 @@ def test_a_struck_run_ends_as_it_should(in_range, role, number, then):
     strike = Strike(role, number, HALF * in_range.lives[role], 0.0, 2.0 if then else 0.0, then)
     run = in_range.fire(strike)
     assert not run.wrong, f"{strike}: {run.wrong}\n{run.err}"
+
+
+def test_what_another_program_shares_is_not_left_by_the_run():
+    other = SharedMemory(create=True, size=1)
+    name = other.name.removeprefix("/")
+    try:
+        assert name not in shared_memory()
+        other.close()
+        assert name in shared_memory()
+    finally:
+        other.unlink()
 
 
 def strikes(there, count):
