@@ -66,6 +66,8 @@ class Job:
     forks_workers: bool = False
     shows: bool = False
     """It also writes traces and a page."""
+    agent_catches: bool = False
+    """A signal that its agent gets ends it with exit code 1, as torchrun."""
 
     def started_by(self, folder: Path) -> list[str]:
         launcher = [sys.executable, "-m", "phantora_ns", "--quiet", "--host-time", "model"]
@@ -86,7 +88,8 @@ def with_torch(shows: bool = False) -> Job:
     """Two ranks of torchrun."""
     command = ("torchrun", "--nproc-per-node", "2", str(HERE / "torch_job.py"))
     # logs, and sockets of DataLoaders that are killed
-    return Job("torch_job.py", command, (), ("tmp/torchelastic_", "tmp/pymp-"), True, shows)
+    left = ("tmp/torchelastic_", "tmp/pymp-")
+    return Job("torch_job.py", command, (), left, True, shows, agent_catches=True)
 
 
 class Range:
@@ -297,7 +300,8 @@ class Range:
         if run.struck is None:
             return [*wrong, f"exit code {run.code} although nothing was struck"]
         pythons_own = strike.last is signal.SIGINT and PYTHON_STARTS in run.err and run.code == 1
-        if not right_codes(strike)(run.code) and not pythons_own:
+        right = right_codes(strike, self.job.agent_catches)
+        if not right(run.code) and not pythons_own:
             wrong.append(f"exit code {run.code}")
         if len(run.messages) != (0 if run.code < 0 else 1):
             wrong.append(f"{len(run.messages)} messages")

@@ -76,9 +76,10 @@ def role_of(command: str, job: str) -> str | None:
     return "agent" if job == "job.py" else "rank"
 
 
-def right_codes(strike: Strike) -> Callable[[int], bool]:
+def right_codes(strike: Strike, agent_catches: bool) -> Callable[[int], bool]:
     """Whether an exit code is right for a run that was struck before its end. A node's init and the
-    outer sandbox forward what they can."""
+    outer sandbox forward what they can. `agent_catches`: an agent that has begun ends by what it
+    gets with exit code 1, which is then the run's."""
     number = strike.last
     ours, forwarded = 70, 128 + number
     codes = {
@@ -91,4 +92,10 @@ def right_codes(strike: Strike) -> Callable[[int], bool]:
         "rank": {1},
         "worker": {1},
     }[strike.role]
+    if (
+        agent_catches
+        and number is not Signal.SIGKILL
+        and strike.role in ("sandbox", "init", "agent")
+    ):
+        codes.add(1)
     return codes.__contains__
