@@ -21,7 +21,6 @@ from tests.reliability.strikes import ROLES, Strike, right_codes, role_of
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-TIME_OUT_S = 120
 SETTLE_S = 10
 # of a report, from run to run: which rank asks for a kernel's time first is a race
 CHANGES = ("wall_s", "hub_cpu_ns", "messages", "rollbacks")
@@ -68,6 +67,7 @@ class Job:
     """It also writes traces and a page."""
     agent_catches: bool = False
     """A signal that its agent gets ends it with exit code 1, as torchrun."""
+    time_out_s: int = 120
 
     def started_by(self, folder: Path) -> list[str]:
         launcher = [sys.executable, "-m", "phantora_ns", "--quiet", "--host-time", "model"]
@@ -89,7 +89,7 @@ def with_torch(shows: bool = False) -> Job:
     command = ("torchrun", "--nproc-per-node", "2", str(HERE / "torch_job.py"))
     # logs, and sockets of DataLoaders that are killed
     left = ("tmp/torchelastic_", "tmp/pymp-")
-    return Job("torch_job.py", command, (), left, True, shows, agent_catches=True)
+    return Job("torch_job.py", command, (), left, True, shows, agent_catches=True, time_out_s=600)
 
 
 class Range:
@@ -146,9 +146,10 @@ class Range:
         run = Run()
         try:
             run.struck = act(process, mark)
-            run.out, run.err = process.communicate(timeout=TIME_OUT_S)
+            run.out, run.err = process.communicate(timeout=self.job.time_out_s)
         except subprocess.TimeoutExpired:
-            run.wrong.append(f"did not end within {TIME_OUT_S} s; left: {marked_processes(mark)}")
+            late = f"did not end within {self.job.time_out_s} s"
+            run.wrong.append(f"{late}; left: {marked_processes(mark)}")
             process.kill()
             run.out, run.err = process.communicate()
         run.code, run.wall_s = process.returncode, time.monotonic() - begin
