@@ -150,8 +150,9 @@ class FaultRange(Range):
             wrong.append("a traceback")
         if run.code == 0 or run.struck is None or fault.error == 0:
             differences = self.differences(run, False)
-            # they say themselves that something was guessed
-            return wrong + [one for one in differences if not one.startswith(COUNTED)]
+            # they say themselves that something was guessed, or could not be had
+            told = (*COUNTED, "report: warnings") if "warning: " in run.err else COUNTED
+            return wrong + [one for one in differences if not one.startswith(told)]
         if run.code not in RIGHT_CODES.get(fault.role, (1,)):
             wrong.append(f"exit code {run.code}")
         if not 1 <= len(run.messages) <= 2:

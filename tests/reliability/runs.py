@@ -87,8 +87,8 @@ def cheap(nodes: int, steps: int, shows: bool = False) -> Job:
 def with_torch(shows: bool = False) -> Job:
     """Two ranks of torchrun."""
     command = ("torchrun", "--nproc-per-node", "2", str(HERE / "torch_job.py"))
-    # logs, and sockets of DataLoaders that are killed
-    left = ("tmp/torchelastic_", "tmp/pymp-")
+    # logs, sockets of DataLoaders that are killed, and the folder of a compiler that is not used
+    left = ("tmp/torchelastic_", "tmp/pymp-", "tmp/torchinductor_")
     return Job("torch_job.py", command, (), left, True, shows, agent_catches=True, time_out_s=600)
 
 

@@ -184,7 +184,8 @@ def _load_cluster(options: RunOptions, command: JobCommand) -> Cluster:
     try:
         return load_cluster(name, nodes, gpus if gpus is not None else processes, options.changes)
     except ConfigError as error:
-        if gpus is None and processes is not None:
+        unread = isinstance(error.__cause__, OSError)  # which says nothing about sizes
+        if gpus is None and processes is not None and not unread:
             try:
                 whole = load_cluster(name, nodes, None, options.changes)
             except ConfigError:
