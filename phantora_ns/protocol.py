@@ -727,7 +727,8 @@ class KernelTableSlot(NamedTuple):
     contention_permille: int
     """how much longer it takes beside communication"""
     bound_by: int
-    """bits 0 to 7: what bounds it; bits 8 to 15: kernel class; bits 16 to 23: precision"""
+    """bits 0 to 7: what bounds it; bits 8 to 15: kernel class; bits 16 to 23: precision; bit 24:
+    half of flop is left out"""
     queue_slots: int
     """bits 0 to 7: slots of the launch queue that the call takes; bits 8 to 15: how many of them
     end as the main one starts (docs/host-time.md)"""

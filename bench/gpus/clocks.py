@@ -1,35 +1,38 @@
-"""The powers of kernels from the mean clocks of steps, and what they say of other steps' clocks.
+"""The mean clocks of real steps beside those that the law of power gives them.
 
-    python -m bench.gpus.clocks DIR
+    python -m bench.gpus.clocks DIR [MIXES_DIR]
 
-Why it exists: `[power]` of the H200's file names it. The law is that of phantora_ns/model/power.py,
-with one clock for a step. What a step holds is from its trace: kernels by class, less what
-collectives beside them added (`BESIDE`), and the step's length. Fitted to the calibration parts:
-the powers of compute-bound and memory-bound kernels. Attention's is `ATTENTION` of the former.
+Why it exists: `[power]` of a GPU's file holds few numbers, and this says how well they hold. The law is that of
+phantora_ns/model/power.py, with one clock for a step: products and attention take an energy per FLOP, by the
+model's sizes; the rest, of which the step's trace tells the time, a power; links an energy per byte. Of kernels
+that a collective covers, the time that it added is left out, as in the simulator. DIR: bench/gpus/data;
+MIXES_DIR: of bench/power/mixes.py. Parts that were seen when the numbers were chosen are marked C.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-import numpy as np
-
+from bench.accuracy.models import LLAMAS
 from bench.gpus import visit
 from bench.gpus.decompose import MS, real_steps
+from bench.gpus.jobs import SHAPES
 from bench.gpus.law import phase
 from bench.gpus.predict import STEPS
 from bench.gpus.steps import Step, class_of
-from bench.gpus.summary import Samples
+from bench.gpus.summary import SETTLED_NS, Samples
+from bench.power import mixes
 from phantora_ns.config import load_gpu
+from phantora_ns.model.power import Power
+from phantora_ns.protocol import BoundBy, Precision
 
 BESIDE = {"gemm": 1.41, "attention": 1.22}  # README.md; the others:
 OTHER = 1.22
-ATTENTION = 0.5
-USUAL_MEMORY = 500.0, 100.0  # W beyond idle (bench/power), and how far the fit may go from it
-ERROR = 0.015  # of a clock
+BACKWARD = 2.5  # FLOP of attention's backward pass over those of its forward pass
 
 
 def alone_ms(step: Step) -> dict[str, float]:
@@ -42,63 +45,107 @@ def alone_ms(step: Step) -> dict[str, float]:
     return found
 
 
+def teraflop(
+    size: str, layers: int | None, seq: int, batch: int, recompute: bool
+) -> tuple[float, float]:
+    """1e12 FLOP of a step: of products, and of attention under its causal mask."""
+    vocabulary, width, all_layers, heads, kv_heads, inner = LLAMAS[size]
+    tokens, layers, head = seq * batch, layers or all_layers, width // heads
+    layer = 2 * tokens * width * (2 * width + 2 * kv_heads * head + 3 * inner)
+    products = layer * layers * (3 + recompute) + 3 * 2 * tokens * width * vocabulary
+    forward = layers * batch * heads * 2 * seq**2 * head
+    return products / 1e12, forward * (1 + BACKWARD + recompute) / 1e12
+
+
+@dataclass
 class Part:
-    """Means over the ranks. `sent_j`: what links draw in a step."""
+    """A step on one of equal GPUs: `memory_ms` of kernels bound by memory, `sent_gb` to other GPUs."""
 
-    def __init__(self, name: str, steps: list[Step], mhz: float, link: float) -> None:
+    name: str
+    seen: bool
+    gpu: str
+    mhz: float
+    length_ms: float
+    memory_ms: float
+    products_tf: float
+    attention_tf: float
+    sent_gb: float = 0.0
+
+    def drawn_w(self, mhz: float, power: Power) -> float:
+        """The mean power beyond idle at a clock, the times of products as one over the clock. 1e12 FLOP of a
+        pJ, and 1e9 bytes of a nJ, are a joule."""
+        ratio = mhz / power.highest
+        joules = (
+            self.products_tf * power.per_flop[Precision.BF16]
+            + self.attention_tf * power.attention_per_flop
+        ) * (ratio / (self.mhz / power.highest))
+        at_one = joules * 1e3 * ratio ** (power.exponent - 1)
+        memory = power.drawn[BoundBy.MEMORY] * self.memory_ms * ratio**power.exponent
+        return (at_one + memory + 1e3 * self.sent_gb * power.link) / self.length_ms
+
+    def clock(self, power: Power) -> float:
+        """The highest clock at which the step stays within the limit."""
+        low, high = 0.3 * power.highest, power.highest
+        for _ in range(40):
+            middle = (low + high) / 2
+            within = self.drawn_w(middle, power) <= power.limit - power.idle
+            low, high = (middle, high) if within else (low, middle)
+        return low
+
+
+def steps(folder: Path) -> list[Part]:
+    """Of bench/gpus, means over the ranks."""
+    rows, samples, found = visit.results(folder), Samples(folder), []
+    for name, ranks in real_steps(folder).items():
         shape, gpus = name.split("@")
-        gigabytes = 0.0 if gpus == "1" else STEPS[shape][2 if gpus == "2" else 3]
-        rows = [alone_ms(step) for step in steps]
-        self.ms = {label: mean(row[label] for row in rows) for label in rows[0]}
-        self.length_ms = mean(step.length for step in steps) / MS
-        self.mhz, self.sent_j, self.name = mhz, gigabytes * link, name
-
-    def clock(self, compute: float, memory: float, power) -> float:
-        """MHz at which the step draws what the limit leaves."""
-        top = (
-            compute * (self.ms["gemm"] + ATTENTION * self.ms["attention"])
-            + memory * self.ms["memory"]
+        if shape not in STEPS:
+            continue
+        job = SHAPES[shape]
+        split = {"fsdp_tp": job.tp, "tp": int(gpus)}.get(job.mode, 1)
+        products, attention = teraflop(job.size, job.layers, job.seq, job.batch, job.recompute)
+        found.append(
+            Part(
+                name,
+                name not in visit.EVALUATION,
+                "h200",
+                phase(rows, samples, name)[0],
+                mean(step.length for step in ranks) / MS,
+                mean(alone_ms(step)["memory"] for step in ranks),
+                products / split,
+                attention / split,
+                0.0 if gpus == "1" else STEPS[shape][2 if gpus == "2" else 3],
+            )
         )
-        left = (power.limit - power.idle) * self.length_ms - 1e3 * self.sent_j
-        return power.clock(max(1.0, top / left))
+    return found
 
 
-def fit(parts: list[Part], power) -> np.ndarray:
-    """Least squares of the clocks' errors, by Gauss and Newton."""
-
-    def errors(values: np.ndarray) -> np.ndarray:
-        found = [np.log(part.clock(*values, power) / part.mhz) / ERROR for part in parts]
-        return np.array([*found, (values[1] - USUAL_MEMORY[0]) / USUAL_MEMORY[1]])
-
-    values = np.array([1000.0, 450.0])
-    for _ in range(20):
-        base = errors(values)
-        slopes = np.stack([errors(values + step) - base for step in np.eye(2)], axis=1)
-        values = values - np.linalg.lstsq(slopes, base, rcond=None)[0]
-    return values
+def mixed(folder: Path, gpu: str = "h100") -> list[Part]:
+    """Of bench/power/mixes.py; those whose clock no limit held are left out."""
+    samples, highest, found = Samples(folder), load_gpu(gpu).power.highest, []
+    for name, line in mixes.lines(folder).items():
+        begin = line["begin_ns"] + SETTLED_NS
+        mhz = samples.between(0, begin, line["end_ns"])["mhz"]
+        if mhz > 0.98 * highest:
+            continue
+        memory = sum(ms for kind, ms in line["classes_ms"].items() if kind not in BESIDE)
+        work = teraflop(line["size"], line["layers"], line["seq"], line["mbs"], line["ac"])
+        seen = line["set"] == "calibration"
+        found.append(Part(name, seen, gpu, mhz, line["traced_ms"], memory, *work))
+    return found
 
 
 def main() -> None:
-    folder, power = Path(sys.argv[1]), load_gpu("h200").power
-    rows, samples = visit.results(folder), Samples(folder)
-    parts = [
-        Part(name, steps, phase(rows, samples, name)[0], power.link)
-        for name, steps in real_steps(folder).items()
-        if name.split("@")[0] in STEPS
-    ]
-    compute, memory = fit([p for p in parts if p.name not in visit.EVALUATION], power)
-    print(
-        f"beyond idle at {power.highest:.0f} MHz: products {compute:.0f} W, attention "
-        f"{ATTENTION * compute:.0f} W, bound by memory {memory:.0f} W"
-    )
-    errors: dict[bool, list[float]] = {True: [], False: []}
+    parts = steps(Path(sys.argv[1]))
+    parts += mixed(Path(sys.argv[2])) if len(sys.argv) > 2 else []
+    errors: dict[tuple[str, bool], list[float]] = defaultdict(list)
     for part in parts:
-        clock, held_out = part.clock(compute, memory, power), part.name in visit.EVALUATION
-        errors[held_out].append(clock / part.mhz - 1)
-        print(f"{part.name:22} {'E' if held_out else 'C'} real {part.mhz:.0f}, law {clock:.0f} MHz")
-    for held_out, values in errors.items():
+        clock = part.clock(load_gpu(part.gpu).power)
+        errors[part.gpu, part.seen].append(clock / part.mhz - 1)
+        told = f"real {part.mhz:.0f}, law {clock:.0f} MHz, {clock / part.mhz - 1:+.1%}"
+        print(f"{part.gpu} {part.name:22} {'C' if part.seen else 'E'} {told}")
+    for (gpu, seen), values in errors.items():
         print(
-            f"{'evaluation' if held_out else 'calibration'}: mean error "
+            f"{gpu}, {'calibration' if seen else 'evaluation'}: mean error "
             f"{mean(map(abs, values)):.1%}, signed {mean(values):+.1%}"
         )
 

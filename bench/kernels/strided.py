@@ -2,6 +2,8 @@
 describes it.
 
     python -m bench.kernels.strided > bench/kernels/strided.jsonl     # on the GPU
+    python -m bench.kernels.strided --batched 60 > bench/kernels/batched.jsonl     # on the GPU, and simulated
+    python -m bench.kernels.strided --errors bench/kernels/batched.jsonl.xz SIMULATED.jsonl
     python -m bench.kernels.strided --fit bench/kernels/strided.jsonl
 
 Why it exists: neighbouring threads that read 32 bytes or more apart fetch a whole sector of the L2
@@ -11,8 +13,13 @@ cache each. The law: each operand's bytes once and 32 for each such element, at 
 
 import argparse
 import json
+import lzma
+import math
+import random
 import statistics
+import time
 from functools import partial
+from pathlib import Path
 
 SHAPES = (
     (2048, 2048),
@@ -29,6 +36,9 @@ SHAPES = (
     (131072, 256),
     (65536, 512),
 )
+BATCHED_ROWS = (8, 16, 32, 49, 64, 96, 128, 196, 256, 320, 784, 1024, 4096)
+BATCHED_COLUMNS = (3, 16, 32, 64, 196, 320, 1024, 4096)
+BATCHED_NUMBERS = (1 << 22, 1 << 24, 1 << 26)
 SIZES = {"u8": 1, "bf16": 2, "f32": 4, "f64": 8}
 # shorter rows find some sectors in the L1 cache, so the law is an upper bound for them
 LEAST_ROWS, LEAST_COLUMNS = (
@@ -38,23 +48,84 @@ LEAST_ROWS, LEAST_COLUMNS = (
 MULTIPROCESSORS, CYCLES_PER_NS = 132, 1.98
 
 
+def median_us(work, count=12) -> float:
+    import torch
+
+    for _ in range(3):
+        work()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+        for _ in range(count):
+            work()
+        torch.cuda.synchronize()
+    kernels = [event for event in profiler.events() if "elementwise" in event.name]
+    return statistics.median(
+        event.device_time_total for event in kernels if event.device_time_total
+    )
+
+
+def measure_batched(seconds: float) -> None:
+    """Batches of small transposes, as a change between layouts of images makes them: `rows` are the neighbours
+    within the result, each `columns` numbers from the next in the operand. Drawn at random."""
+    import torch
+
+    cases = [
+        (op, name, batch_numbers // rows // columns, rows, columns)
+        for batch_numbers in BATCHED_NUMBERS
+        for rows in BATCHED_ROWS
+        for columns in BATCHED_COLUMNS
+        for name in ("bf16", "f32")
+        for op in ("copy", "add")
+        if rows * columns <= batch_numbers
+    ]
+    random.Random(1).shuffle(cases)
+    begin = time.monotonic()
+    for op, name, batch, rows, columns in cases:
+        if time.monotonic() - begin > seconds:
+            break
+        dtype = {"bf16": torch.bfloat16, "f32": torch.float32}[name]
+        across = torch.zeros(batch, rows, columns, device="cuda", dtype=dtype).transpose(1, 2)
+        along, out = (
+            torch.zeros(batch, columns, rows, device="cuda", dtype=dtype) for _ in range(2)
+        )
+        work = {
+            "copy": partial(out.copy_, across),
+            "add": partial(torch.add, along, across, out=out),
+        }[op]
+        case = {"op": op, "type": name, "batch": batch, "rows": rows, "columns": columns}
+        print(json.dumps(case | {"us": median_us(work)}), flush=True)
+
+
+def errors(real: Path, simulated: Path) -> None:
+    """Of the batches that both files have: all, and by rows and by columns from 16 million numbers on."""
+
+    def read(path: Path) -> dict[tuple, float]:
+        text = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+        cases = map(json.loads, text.decode().splitlines())
+        keys = "op", "type", "batch", "rows", "columns"
+        return {tuple(case[key] for key in keys): case["us"] for case in cases}
+
+    found, told = read(real), read(simulated)
+    logs = {case: math.log(told[case] / us) for case, us in found.items() if case in told}
+
+    def show(label: str, chosen: list[float]) -> None:
+        sizes = [abs(error) for error in chosen]
+        print(
+            f"{label:14} {len(chosen):5d}  median {statistics.median(sizes):.1%}, mean "
+            f"{statistics.mean(sizes):.1%}, signed {statistics.mean(chosen):+.1%}"
+        )
+
+    show("all", list(logs.values()))
+    large = {case: e for case, e in logs.items() if math.prod(case[2:]) >= 1 << 24}
+    for place, label, sizes in ((3, "rows", BATCHED_ROWS), (4, "columns", BATCHED_COLUMNS)):
+        for size in sizes:
+            show(f"{label} {size}", [e for case, e in large.items() if case[place] == size])
+
+
 def measure() -> None:
     import torch
 
     types = {"u8": torch.uint8, "bf16": torch.bfloat16, "f32": torch.float32, "f64": torch.float64}
-
-    def median_us(work, count=12):
-        for _ in range(3):
-            work()
-        torch.cuda.synchronize()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-            for _ in range(count):
-                work()
-            torch.cuda.synchronize()
-        kernels = [event for event in profiler.events() if "elementwise" in event.name]
-        return statistics.median(
-            event.device_time_total for event in kernels if event.device_time_total
-        )
 
     for name, dtype in types.items():
         for rows, columns in SHAPES:
@@ -112,5 +183,14 @@ def fit(path: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--fit", metavar="FILE")
+    parser.add_argument("--batched", type=float, metavar="SECONDS", help="batches of small ones")
+    parser.add_argument("--errors", type=Path, nargs=2, metavar=("REAL", "SIMULATED"))
     options = parser.parse_args()
-    fit(options.fit) if options.fit else measure()
+    if options.errors:
+        errors(*options.errors)
+    elif options.fit:
+        fit(options.fit)
+    elif options.batched:
+        measure_batched(options.batched)
+    else:
+        measure()

@@ -34,6 +34,47 @@ def attention(backward, seq=4096, batch=1):
     return lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
 
 
+def attention_whole(backward, head=64, dtype=torch.bfloat16):
+    """Without a mask, as in encoders."""
+    gpu = {"device": "cuda", "dtype": dtype, "requires_grad": backward}
+    q, k, v = (torch.randn(32, 16, 1024, head, **gpu) for _ in range(3))
+
+    def forward():
+        return F.scaled_dot_product_attention(q, k, v)
+
+    if not backward:
+        return forward
+    out = forward()
+    gradient = torch.randn_like(out)
+    return lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True)
+
+
+def tf32(m, n, k):
+    run = gemm(m, n, k, torch.float32)
+
+    def fast():
+        torch.backends.cuda.matmul.allow_tf32 = True
+        run()
+        torch.backends.cuda.matmul.allow_tf32 = False
+
+    return fast
+
+
+def fp8(m, n, k):
+    a, b = torch.randn(m, k, device="cuda"), torch.randn(n, k, device="cuda")
+    a, b = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t()
+    one = torch.ones((), device="cuda")
+    return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+
+def convolution(channels, pixels, kernel, dtype=torch.bfloat16, last=True):
+    form = torch.channels_last if last else torch.contiguous_format
+    x = torch.randn(128, channels, pixels, pixels, device="cuda", dtype=dtype)
+    w = torch.randn(channels, channels, kernel, kernel, device="cuda", dtype=dtype) * 0.02
+    x, w = x.to(memory_format=form), w.to(memory_format=form)
+    return lambda: F.conv2d(x, w, padding=kernel // 2)
+
+
 def elementwise(megabytes):
     x = torch.randn(megabytes << 19, **GPU)
     y = torch.empty_like(x)
@@ -82,6 +123,21 @@ WORK = {
     "gemm_2048_2048_2048": lambda: gemm(2048, 2048, 2048),
     "wgrad_8192_4096_14336": lambda: wgrad(8192, 4096, 14336),
     "gemm_tf32_4096": lambda: gemm(4096, 4096, 4096, torch.float32),
+    "gemm_fp16_4096_14336_4096": lambda: gemm(4096, 14336, 4096, torch.float16),
+    "gemm_tf32_fast_4096": lambda: tf32(4096, 4096, 4096),
+    "gemm_tf32_fast_8192": lambda: tf32(8192, 8192, 8192),
+    "gemm_fp8_8192": lambda: fp8(8192, 8192, 8192),
+    "gemm_fp8_4096": lambda: fp8(4096, 4096, 4096),
+    "convolution_3x3_256": lambda: convolution(256, 28, 3),
+    "convolution_3x3_512": lambda: convolution(512, 14, 3),
+    "convolution_1x1_512": lambda: convolution(512, 28, 1),
+    "convolution_3x3_256_fp16": lambda: convolution(256, 28, 3, torch.float16),
+    "convolution_3x3_256_tf32": lambda: convolution(256, 28, 3, torch.float32),
+    "convolution_3x3_256_first": lambda: convolution(256, 28, 3, last=False),
+    "attention_whole_forward": lambda: attention_whole(False),
+    "attention_whole_backward": lambda: attention_whole(True),
+    "attention_whole_forward_128": lambda: attention_whole(False, 128),
+    "attention_whole_backward_128": lambda: attention_whole(True, 128),
     "attention_forward": lambda: attention(False),
     "attention_backward": lambda: attention(True),
     "attention_forward_8k": lambda: attention(False, 8192, 2),

@@ -14,8 +14,12 @@ enum { PH_GPU_VARIATIONS = 8, PH_POWER_STEPS = 16, PH_POWER_CLOCKS = 2 * PH_POWE
 struct ph_power {         /* how the power limit decides clocks (time/power.c) */
     int64_t available_uw; /* what the limit leaves beyond the idle power; 0: no limit is known */
     int64_t drawn_uw[PH_BOUND_BY_COUNT]; /* by a kernel at the highest clock, beyond idle */
-    int64_t link_fj;                     /* femtojoules per byte that is sent */
-    int64_t window_ns;                   /* over which the limit holds the mean power */
+    /* femtojoules per FLOP of products, by precision, and of attention, at the highest clock; 0: by
+     * time, as drawn_uw */
+    int64_t flop_fj[PH_PRECISIONS];
+    int64_t attention_flop_fj;
+    int64_t link_fj;   /* femtojoules per byte that is sent */
+    int64_t window_ns; /* over which the limit holds the mean power */
     int64_t highest_khz;
     int64_t recorded_khz[PH_BOUND_BY_COUNT]; /* of the recorded times */
     /* the clock above which kernels take no less time; 0: their time does not follow the clock */

@@ -507,7 +507,8 @@ struct ph_kernel_table_slot {
     uint32_t source;
     /* how much longer it takes beside communication */
     uint32_t contention_permille;
-    /* bits 0 to 7: what bounds it; bits 8 to 15: kernel class; bits 16 to 23: precision */
+    /* bits 0 to 7: what bounds it; bits 8 to 15: kernel class; bits 16 to 23: precision; bit 24:
+     * half of flop is left out */
     uint32_t bound_by;
     /* bits 0 to 7: slots of the launch queue that the call takes; bits 8 to 15: how many of them
      * end as the main one starts (docs/host-time.md) */

@@ -72,22 +72,40 @@ static void follow(int device, int64_t drawn_uw, int64_t passed)
     gpu[device].links_uw -= gpu[device].links_uw / 1000 * passed / (window / 1000);
 }
 
-static void count(int device, uint64_t duration_ns, enum ph_bound_by bound_by)
+/* What a kernel of so long would draw at the highest clock, beyond idle. Energy per FLOP goes as
+ * the root of the clock and the time as its inverse, so that both together are the law of the
+ * others. */
+static int64_t drawn_uw(const struct ph_time *time, uint64_t duration_ns, int64_t clock)
+{
+    const struct ph_power *power = &ph_spec()->power;
+    int64_t per_flop = 0, most = 3 * power->available_uw;
+    if (time->bound_by == PH_BOUND_BY_COMPUTE) per_flop = power->flop_fj[time->precision];
+    if (time->bound_by == PH_BOUND_BY_ATTENTION) per_flop = power->attention_flop_fj;
+    if (!per_flop || !time->flop) return power->drawn_uw[time->bound_by];
+    uint64_t rate = (time->halved ? time->flop / 2 : time->flop) / duration_ns;
+    if (rate >= (uint64_t)(most / per_flop)) return most;
+    int64_t drawn = (int64_t)rate * per_flop / clock * power->highest_khz;
+    return drawn < most ? drawn : most;
+}
+
+static void count(int device, uint64_t duration_ns, int64_t drawn)
 {
     const struct ph_power *power = &ph_spec()->power;
     int64_t busy = MILLION - gpu[device].idle_ppm, window = power->window_ns;
     int64_t passed =
         duration_ns < (uint64_t)window ? (int64_t)duration_ns * MILLION / busy : window;
     if (passed > window) passed = window;
-    follow(device, power->drawn_uw[bound_by] / WHOLE * busy / WHOLE, passed);
+    follow(device, drawn / WHOLE * busy / WHOLE, passed);
     gpu[device].asked_ns += duration_ns;
     if (!gpu[device].used) ph_forget_in_child(forget);
     gpu[device].used = true;
 }
 
-struct ph_clocked ph_power_run_locked(int device, uint64_t duration_ns, enum ph_bound_by bound_by)
+struct ph_clocked ph_power_run_locked(int device, const struct ph_time *time)
 {
     const struct ph_power *power = &ph_spec()->power;
+    enum ph_bound_by bound_by = time->bound_by;
+    uint64_t duration_ns = time->duration_ns;
     if (!power->available_uw) return (struct ph_clocked){duration_ns, 0, false};
     int64_t clock = clock_khz(device), useful = power->fastest_khz[bound_by];
     if (useful) {
@@ -95,7 +113,7 @@ struct ph_clocked ph_power_run_locked(int device, uint64_t duration_ns, enum ph_
         duration_ns = at_clock(duration_ns, bound_by, useful);
         if (!duration_ns) duration_ns = 1;
     }
-    count(device, duration_ns, bound_by);
+    count(device, duration_ns, drawn_uw(time, duration_ns, clock));
     return (struct ph_clocked){duration_ns, (uint64_t)clock, clock < power->highest_khz};
 }
 

@@ -198,8 +198,7 @@ static void trace_work(const struct ph_stream *stream, uint64_t duration_ns, uin
 
 void ph_run_locked(struct ph_stream *stream, struct ph_time time)
 {
-    struct ph_clocked clocked =
-        ph_power_run_locked(stream->device, time.duration_ns, time.bound_by);
+    struct ph_clocked clocked = ph_power_run_locked(stream->device, &time);
     uint64_t duration_ns = ph_gpu_fault_slows(stream->device, clocked.duration_ns, ph_clock());
     uint64_t contention_ns = duration_ns * time.contention_permille / 1000;
     if (!launches_graph) ph_queue_wait_locked(stream, time.queue_slots);

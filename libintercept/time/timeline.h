@@ -73,6 +73,7 @@ struct ph_time { /* the time of a piece of GPU work */
     enum ph_kernel_class class;
     enum ph_precision precision;
     uint64_t flop; /* of its products, as in ph_kernel_table_slot */
+    bool halved;   /* a causal mask leaves out half of them */
 };
 
 void ph_timeline_start(void); /* the process joins the run */

@@ -71,6 +71,7 @@ static struct ph_time checked(struct ph_time time)
     if (time.source >= PH_SOURCES) time.source = PH_SOURCE_GUESS;
     time.class = (enum ph_kernel_class)((uint32_t)time.bound_by >> 8 & 0xff);
     time.precision = (enum ph_precision)((uint32_t)time.bound_by >> 16 & 0xff);
+    time.halved = (uint32_t)time.bound_by >> 24 & 1;
     time.bound_by = (enum ph_bound_by)((uint32_t)time.bound_by & 0xff);
     if (time.class >= PH_KERNEL_CLASSES) time.class = PH_KERNEL_CLASS_OTHER;
     if (time.precision >= PH_PRECISIONS) time.precision = PH_PRECISION_UNCOUNTED;

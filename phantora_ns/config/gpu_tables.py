@@ -13,7 +13,7 @@ from typing import Any
 from phantora_ns.config.toml_table import Table
 from phantora_ns.model.contention import Contention
 from phantora_ns.model.power import BOUND_BY, Power
-from phantora_ns.protocol import BoundBy
+from phantora_ns.protocol import BoundBy, Precision
 
 SHORTEST_WINDOW_NS, LONGEST_WINDOW_NS = 10**6, 10**9  # libintercept/time/power.c divides by it
 LARGEST_SPREAD = 0.1
@@ -48,12 +48,14 @@ RECORDED_IN = {BoundBy.COMPUTE: "recorded_in", BoundBy.ATTENTION: "attention_rec
 def power_of(table: Table) -> Power:
     """The `[power]` table of a GPU model's file. Raises ConfigError."""
     highest, recorded = (table.megahertz(key) for key in ("highest", "recorded"))
-    memory = table.watts("memory")
+    memory, flop = table.watts("memory"), table.table("flop")
     runs = {number: table.table(key) for number, key in RECORDED_IN.items()}
     power = Power(
         limit=table.watts("limit"),
         idle=table.watts("idle"),
         drawn=tuple(table.watts(name, default=memory) for name in BOUND_BY),
+        per_flop=tuple(flop.picojoules_per_flop(name, default=0.0) for name in Precision.LABELS),
+        attention_per_flop=flop.picojoules_per_flop("attention", default=0.0),
         exponent=table.number("exponent", low=1.0),
         link=table.nanojoules_per_byte("link"),
         window_ns=table.time_ns("window"),
@@ -72,6 +74,7 @@ def power_of(table: Table) -> Power:
             }
         ),
     )
+    flop.done()
     table.done()
     if not power.idle < power.limit:
         raise table.error("limit", "is not above power.idle")

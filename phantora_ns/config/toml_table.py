@@ -147,6 +147,10 @@ class Table:
         """An energy such as "0.6 nJ/B", in nanojoules per byte."""
         return self._get(key, default, units.nanojoules_per_byte)
 
+    def picojoules_per_flop(self, key: str, default: Any = _REQUIRED) -> Any:
+        """An energy such as "0.95 pJ/FLOP", in picojoules per floating-point operation."""
+        return self._get(key, default, units.picojoules_per_flop)
+
     def megahertz(self, key: str, default: Any = _REQUIRED) -> Any:
         """A clock such as "1980 MHz", in MHz."""
         return self._get(key, default, lambda text: units.hertz(text) / 1e6)

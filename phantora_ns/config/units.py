@@ -22,6 +22,7 @@ _RATE |= {f"{prefix}bit/s": factor * 1e-9 / 8 for prefix, factor in {**_DECIMAL,
 _FLOPS = {f"{prefix}FLOP/s": factor * 1e-9 for prefix, factor in _DECIMAL.items()}
 _FREQUENCY = {f"{prefix}Hz": factor for prefix, factor in _DECIMAL.items()}
 _WATTS = {f"{prefix}W": factor for prefix, factor in _DECIMAL.items()}
+_PICOJOULES = {"pJ/FLOP": 1.0, "nJ/FLOP": 1e3}
 _NANOJOULES = {"pJ/B": 1e-3, "nJ/B": 1.0}
 
 
@@ -111,6 +112,11 @@ def fraction(text: object) -> float:
 def watts(text: object) -> float:
     """ "690 W" -> 690.0. Not negative. Raises UnitError."""
     return _at_least_zero(text, _WATTS, "a power", "690 W")
+
+
+def picojoules_per_flop(text: object) -> float:
+    """ "0.95 pJ/FLOP" -> 0.95. Not negative. Raises UnitError."""
+    return _at_least_zero(text, _PICOJOULES, "an energy per FLOP", "0.95 pJ/FLOP")
 
 
 def nanojoules_per_byte(text: object) -> float:

@@ -134,7 +134,7 @@ class Lookups:
             flagged = source | (SourceFlag.ELSEWHERE if elsewhere else 0)
             work = bound_by | families.kernel_class(kind, fields, request.rest[0]) << 8
             counted = flop.work_of(kind, fields, request.rest[0])
-            work |= counted.precision << 16
+            work |= counted.precision << 16 | counted.halved << 24
             if counted == flop.UNCOUNTED:
                 self.uncounted.add(flop.named(kind, fields))
             entry = [duration_ns, flagged, contention_permille, work, queue_slots, counted.flop]

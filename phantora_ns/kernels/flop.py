@@ -41,10 +41,12 @@ ELEMENTS = {"bf16": "bf16", "f16": "fp16", "f32": "tf32"}
 
 
 class Work(NamedTuple):
-    """`flop` of one launch, and in which `Precision`; for UNCOUNTED it is 1, a launch."""
+    """`flop` of one launch, and in which `Precision`; for UNCOUNTED it is 1, a launch. `halved`: the kernel
+    leaves out about half of them, those under a causal mask."""
 
     flop: int
     precision: int
+    halved: bool = False
 
 
 NOTHING = Work(0, Precision.NONE)
@@ -114,7 +116,7 @@ def _graph(found: list[cudnn_graphs.Operation]) -> Work:
         peak = next((one for one in ("fp8", "bf16", "fp16") if one in peaks), "tf32")
         size = call.head_size
         sizes = (call.batch, call.heads, call.queries, call.keys, size, size)
-        return _of(attention_flop(*sizes, call.backward), peak)
+        return _of(attention_flop(*sizes, call.backward), peak)._replace(halved=call.causal)
     total, peak = 0, "fp32"
     for operation in found:
         if operation.kind not in (cudnn_graphs.MATMUL, *cudnn_graphs.CONVOLUTION_TENSORS):
@@ -138,9 +140,13 @@ def _kernel(fields: Any, context: launch.Context | None, sent: Any) -> Work:
     kernel = signature.parse_kernel(fields)
     name = names.parse(kernel.name)
     if name.base in FLASH:
-        return _from_shapes(
-            context, FLASH[name.base], "bf16" if "bfloat16" in name.text else "fp16"
+        peak = "bf16" if "bfloat16" in name.text else "fp16"
+        found, call = (
+            _from_shapes(context, FLASH[name.base], peak),
+            launch.flash_call(kernel, name, context),
         )
+        causal = call is not None and call.causal and found != UNCOUNTED
+        return found._replace(halved=causal)
     backward = launch.efficient_backward(name)
     if backward is not None:
         if launch.packed(context):

@@ -5,9 +5,10 @@ work leaves. Recorded times are those of another mix. docs/kernel-times.md says 
 found; libintercept/time/power.c applies them. Rule: only data and the law; no state.
 
 The law: a kernel draws `drawn` W beyond the idle power at the highest clock, times (clock / highest)
-to the power `exponent` at a lower one. Communication draws `link` per byte that the GPU sends. The
-clock is the highest at which the mean over `window` stays within the limit. Of a kernel's time,
-`follows` goes as one over the clock.
+to the power `exponent` at a lower one. Products and attention take an energy per FLOP instead, times
+(clock / highest) to the power `exponent` - 1: their time goes as one over the clock. Communication
+draws `link` per byte that the GPU sends. The clock is the highest at which the mean over `window`
+stays within the limit. Of a kernel's time, `follows` goes as one over the clock.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class Power:
     """Powers in W, clocks in MHz; by what bounds a kernel where there are tuples.
 
     `limit`: the mean power that the limiter holds. `idle`: without work, at the highest clock.
-    `drawn`: by kernels beyond that, at the highest clock. `exponent`: of the clock in that power.
+    `drawn`: by kernels beyond that, at the highest clock. `per_flop`: picojoules beyond idle per FLOP of
+    products at the highest clock, by `Precision`, and `attention_per_flop` of attention; where 0, or where the
+    FLOP are not known, a kernel draws `drawn`. `exponent`: of the clock in that power.
     `link`: nanojoules per byte sent. `window_ns`: the time over which the limit holds the mean.
     `highest`: the clock without a limit. `recorded`: the clock of recorded times. `fastest`: the
     clock above which kernels take no less time; 0: their time does not follow the clock. `follows`:
@@ -49,6 +52,8 @@ class Power:
     limit: float
     idle: float
     drawn: tuple[float, ...]
+    per_flop: tuple[float, ...]
+    attention_per_flop: float
     exponent: float
     link: float
     window_ns: int
@@ -65,7 +70,7 @@ class Power:
     def unlimited(cls) -> Power:
         """Of a GPU model about which nothing is known: every kernel takes its recorded time."""
         nothing = (0.0,) * len(BOUND_BY)
-        return cls(0.0, 0.0, nothing, 1.0, 0.0, 1, 0.0, nothing, nothing, nothing, 0.0)
+        return cls(0.0, 0.0, nothing, (), 0.0, 1.0, 0.0, 1, 0.0, nothing, nothing, nothing, 0.0)
 
     @property
     def known(self) -> bool:
@@ -121,6 +126,9 @@ class Power:
             yield f"recorded_khz.{index}", round(1000 * self.recorded[index])
             yield f"fastest_khz.{index}", round(1000 * self.fastest[index])
             yield f"follows_permille.{index}", round(1000 * self.follows[index])
+        for index, picojoules in enumerate(self.per_flop):
+            yield f"flop_fj.{index}", round(1000 * picojoules)
+        yield "attention_flop_fj", round(1000 * self.attention_per_flop)
         for index in range(CLOCKS):
             yield f"clock_khz.{index}", round(1000 * self.clock(1 + index / STEPS))
         for index, permille in enumerate(self.variation(nodes)):

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantora_ns.model.power import BOUND_BY, CLOCKS, VARIATIONS, Power
+from phantora_ns.protocol import Precision
 from tests.intercept.parts import load_part
 
 STUBS = """
@@ -36,15 +37,33 @@ void set(const int64_t *numbers)
         power->fastest_khz[i] = *numbers++;
         power->follows_permille[i] = *numbers++;
     }
+    for (int i = 0; i < PH_PRECISIONS; i++) power->flop_fj[i] = *numbers++;
+    power->attention_flop_fj = *numbers++;
     for (int i = 0; i < PH_POWER_CLOCKS; i++) power->clock_khz[i] = *numbers++;
     for (int i = 0; i < PH_GPU_VARIATIONS; i++) power->variation_permille[i] = *numbers++;
     if (forget) forget();
+}
+struct ph_clocked run_kernel(int device, uint64_t duration_ns, int bound_by)
+{
+    return ph_power_run_locked(
+        device, &(struct ph_time){.duration_ns = duration_ns, .bound_by = (enum ph_bound_by)bound_by});
+}
+struct ph_clocked multiply(int device, uint64_t duration_ns, int bound_by, int precision, uint64_t flop,
+                           bool halved)
+{
+    return ph_power_run_locked(device, &(struct ph_time){.duration_ns = duration_ns,
+                                                         .bound_by = (enum ph_bound_by)bound_by,
+                                                         .precision = (enum ph_precision)precision,
+                                                         .flop = flop,
+                                                         .halved = halved});
 }
 """
 MODEL = Power(
     limit=690.0,
     idle=130.0,
     drawn=(400.0, 1000.0, 600.0, 400.0, 400.0),
+    per_flop=tuple({"bf16": 1.0, "tf32": 2.0}.get(name, 0.0) for name in Precision.LABELS),
+    attention_per_flop=1.2,
     exponent=1.5,
     link=0.5,
     window_ns=100_000_000,
@@ -69,8 +88,12 @@ class Clocked(ctypes.Structure):
 @pytest.fixture(scope="module")
 def power(tmp_path_factory):
     library = load_part(tmp_path_factory.mktemp("power"), ["time/power.c"], STUBS)
-    library.ph_power_run_locked.restype = Clocked
-    library.ph_power_run_locked.argtypes = (ctypes.c_int, ctypes.c_uint64, ctypes.c_int)
+    library.run_kernel.restype = library.multiply.restype = Clocked
+    library.run_kernel.argtypes = (ctypes.c_int, ctypes.c_uint64, ctypes.c_int)
+    library.multiply.argtypes = (
+        *(ctypes.c_int, ctypes.c_uint64, ctypes.c_int),
+        *(ctypes.c_int, ctypes.c_uint64, ctypes.c_bool),
+    )
     library.ph_power_waited_locked.argtypes = (ctypes.c_uint64,)
     library.ph_power_sent_locked.argtypes = (ctypes.c_int, ctypes.c_uint64)
     library.ph_power_idle_locked.argtypes = (ctypes.c_int, ctypes.c_uint64)
@@ -90,6 +113,8 @@ def start(power, model=MODEL):
             number(f"{name}.{index}")
             for name in ("drawn_uw", "recorded_khz", "fastest_khz", "follows_permille")
         ]
+    numbers += [number(f"flop_fj.{index}") for index in range(len(Precision.LABELS))]
+    numbers += [number("attention_flop_fj")]
     numbers += [number(f"clock_khz.{index}") for index in range(CLOCKS)]
     numbers += [number(f"variation_permille.{index}") for index in range(VARIATIONS)]
     power.set((ctypes.c_int64 * len(numbers))(*numbers))
@@ -98,7 +123,7 @@ def start(power, model=MODEL):
 def run(power, duration, bound_by, device=0, times=1):
     """The last of so many equal kernels."""
     for _ in range(times):
-        found = power.ph_power_run_locked(device, duration, bound_by)
+        found = power.run_kernel(device, duration, bound_by)
     return found
 
 
@@ -108,7 +133,7 @@ def settled(power, mix, idle_ns=0, sent_bytes=0):
     now = 0
     while now < 10 * MODEL.window_ns:
         power.ph_power_sent_locked(0, sent_bytes)
-        found = [power.ph_power_run_locked(0, *kernel) for kernel in mix]
+        found = [power.run_kernel(0, *kernel) for kernel in mix]
         now += sum(kernel.duration_ns for kernel in found) + idle_ns
         power.ph_power_waited_locked(now)
     return found
@@ -169,7 +194,7 @@ def test_no_kernel_is_faster_than_at_the_highest_clock(power, mix, idle, device)
     now = 0
     for _ in range(20):
         for duration, bound_by in mix:
-            found = power.ph_power_run_locked(device, duration, bound_by)
+            found = power.run_kernel(device, duration, bound_by)
             assert found.duration_ns >= at_clock(duration, bound_by, MODEL.highest) - 3
             assert 0 < found.clock_khz <= MODEL.highest * 1000
             assert found.duration_ns == pytest.approx(
@@ -270,7 +295,7 @@ def test_what_is_queued_counts_when_it_runs(power):
 
 def test_gpus_at_their_limits_differ_and_free_ones_do_not(power):
     start(power)
-    free = {power.ph_power_run_locked(device, MS, COMPUTE).duration_ns for device in range(8)}
+    free = {power.run_kernel(device, MS, COMPUTE).duration_ns for device in range(8)}
     assert free == {int(MS * 1600 / 1800)}
     held = [run(power, 50 * MS, COMPUTE, device, times=40).clock_khz for device in range(8)]
     assert len(set(held)) == VARIATIONS
@@ -289,5 +314,67 @@ def test_no_duration_leaves_the_range(power, duration):
     start(power)
     for bound_by in (MEMORY, COMPUTE, ATTENTION) * 20:
         power.ph_power_sent_locked(0, 1 << 50)
-        found = power.ph_power_run_locked(0, duration, bound_by)
+        found = power.run_kernel(0, duration, bound_by)
         assert 0 < found.duration_ns < 4 * duration + 2
+
+
+RATE = 100_000
+"""FLOP per ns of a slow product."""
+products = st.tuples(
+    st.integers(MS // 2, 4 * MS),
+    st.sampled_from(
+        [(COMPUTE, Precision.BF16), (COMPUTE, Precision.TF32), (ATTENTION, Precision.BF16)]
+    ),
+    st.integers(
+        RATE, 6 * RATE
+    ),  # of tf32 more would be beyond the table of clocks, three times what is left
+    st.booleans(),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(mix=st.lists(products, min_size=1, max_size=6), idle=st.integers(0, 5 * MS))
+def test_products_take_an_energy_per_flop(power, mix, idle):
+    """Kept up, they draw what the limit leaves, each FLOP as much as its precision takes at the clock."""
+    start(power)
+    now = 0
+    while now < 10 * MODEL.window_ns:
+        found = [
+            power.multiply(0, duration, *kind, duration * rate, halved)
+            for duration, kind, rate, halved in mix
+        ]
+        now += sum(kernel.duration_ns for kernel in found) + idle
+        power.ph_power_waited_locked(now)
+    joules = 0.0
+    for (duration, (bound_by, precision), rate, halved), kernel in zip(mix, found, strict=True):
+        each = MODEL.per_flop[precision] if bound_by == COMPUTE else MODEL.attention_per_flop
+        flop = duration * rate / (2 if halved else 1)
+        joules += (
+            1e-3 * each * flop * (kernel.clock_khz / 1e3 / MODEL.highest) ** (MODEL.exponent - 1)
+        )
+    drawn = joules / (sum(kernel.duration_ns for kernel in found) + idle)
+    if all(kernel.held for kernel in found):
+        assert drawn == pytest.approx(MODEL.limit - MODEL.idle, rel=0.04)
+    elif not any(kernel.held for kernel in found):
+        assert drawn <= (MODEL.limit - MODEL.idle) * 1.04
+
+
+@pytest.mark.parametrize("precision", [Precision.FP8, Precision.UNCOUNTED, Precision.NONE])
+def test_products_without_an_energy_draw_by_time(power, precision):
+    clocks = []
+    for flop in (0, 1):
+        start(power)
+        for _ in range(400):
+            found = power.multiply(0, 5 * MS, COMPUTE, precision, flop << 40, False)
+        clocks.append(found.clock_khz)
+    assert clocks[0] == clocks[1] < MODEL.highest * 1000
+
+
+@pytest.mark.parametrize("flop", [1, 1 << 30, (1 << 62) - 1])
+@pytest.mark.parametrize("duration", [1, 1000, 1 << 40])
+def test_no_number_of_flop_leaves_the_range(power, flop, duration):
+    start(power)
+    for _ in range(40):
+        found = power.multiply(0, duration, COMPUTE, Precision.BF16, flop, False)
+        assert 0 < found.duration_ns < 4 * duration + 2
+        assert MODEL.clock(3) * 999 <= found.clock_khz <= MODEL.highest * 1000

@@ -109,10 +109,11 @@ def test_nothing_is_scaled_to_a_gpu_that_names_no_model(measured):
 
 def test_an_h100_has_the_h200s_law_of_clocks_but_for_what_was_measured_on_it():
     own, other = load_gpu("h100").power, load_gpu("h200").power
-    memory = own.drawn[BoundBy.MEMORY]
-    drawn = tuple(memory if watts == other.drawn[0] else watts for watts in other.drawn)
-    assert own == replace(other, drawn=drawn, recorded_in=own.recorded_in)
-    assert memory < other.drawn[BoundBy.MEMORY]
+    measured = {"idle", "drawn", "per_flop", "attention_per_flop", "recorded_in"}
+    assert own == replace(other, **{name: getattr(own, name) for name in measured})
+    for bound_by in (BoundBy.COMPUTE, BoundBy.ATTENTION):
+        assert own.drawn[bound_by] == other.drawn[bound_by]
+    assert own.drawn[BoundBy.MEMORY] < other.drawn[BoundBy.MEMORY]
     # another chip's recordings are not its own
     for bound_by, runs in own.recorded_in.items():
         assert runs and not runs.keys() & other.recorded_in[bound_by].keys()

@@ -12,8 +12,10 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from phantora_ns.kernels.binary.names import (
     KernelName,
@@ -28,6 +30,11 @@ CHUNK = 65536  # ForeachFunctors / MultiTensorApply.cuh: kChunkSize, elements pe
 MAX_DIMS = 25  # OffsetCalculator.cuh
 SECTOR = 32  # bytes: the L2 cache's smallest fetch
 WARP = 32  # threads whose neighbouring elements one instruction reads
+# Share of a sector that an element fetches, by the bytes to its neighbour and by the elements of a row: 1,244
+# batches of transposes on an H200 (bench/kernels/batched.jsonl)
+FETCHED_BY_STRIDE = ((32, 0.37), (64, 0.45), (128, 1.0))
+FETCHED_BY_ROW = ((64, 0.56), (96, 0.62), (128, 0.79), (256, 0.91), (512, 1.0))
+LEAST_FETCHED = 0.27
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +192,15 @@ def unrolled(kernel: Kernel, name: KernelName) -> Traffic | None:
     )
 
 
-def _scattered_operands(kernel: Kernel, tensors: int) -> int:
-    """How many operands of a strided launch have neighbouring elements in different sectors; most
-    often these are transposed.
+def interpolated(points: Sequence[tuple[int, float]], at: int) -> float:
+    """The value at `at` of a line through the points (x, y), level beyond them; x is logarithmic."""
+    xs, ys = zip(*points, strict=True)
+    return float(np.interp(math.log(max(at, 1)), np.log(xs), ys))
+
+
+def _scattered_operands(kernel: Kernel, tensors: int) -> float:
+    """How many operands of a strided launch fetch a sector for each element, because neighbouring elements are
+    apart; most often these are transposed. Those that fetch less count as a part of one.
 
     The lambda of gpu_kernel_impl_nocast (CUDALoops.cuh) holds an OffsetCalculator<tensors>
     (OffsetCalculator.cuh): int dims, {divisor, two magic numbers}[MAX_DIMS], uint32 stride in
@@ -203,8 +216,19 @@ def _scattered_operands(kernel: Kernel, tensors: int) -> int:
         if math.prod(sizes) != _scalar(kernel, 0, "i"):
             continue
         strides = struct.unpack_from(f"<{tensors}I", kernel.parameters, at + 4 + MAX_DIMS * 12)
-        return sum(SECTOR <= stride for stride in strides) if sizes[0] >= WARP else 0
-    return 0
+        return sum(_fetched(stride, sizes[0]) for stride in strides)
+    return 0.0
+
+
+def _fetched(stride: int, row: int) -> float:
+    """The share of a sector that each element fetches of an operand whose neighbouring elements are `stride`
+    bytes apart, in rows of `row` elements. Short rows meet sectors again that their block has fetched, and
+    several elements share a line of the L1 cache where they are less than its 128 bytes apart."""
+    if stride < SECTOR or row < WARP:
+        return 0.0
+    return max(
+        LEAST_FETCHED, interpolated(FETCHED_BY_STRIDE, stride) * interpolated(FETCHED_BY_ROW, row)
+    )
 
 
 def strided(kernel: Kernel, name: KernelName) -> Traffic | None:
