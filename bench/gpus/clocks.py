@@ -30,19 +30,16 @@ from phantora_ns.config import load_gpu
 from phantora_ns.model.power import Power
 from phantora_ns.protocol import BoundBy, Precision
 
-BESIDE = {"gemm": 1.41, "attention": 1.22}  # README.md; the others:
-OTHER = 1.22
+PER_FLOP = "gemm", "attention"
+BESIDE = 1.22
+"""How much longer the other kernels take beside a ring (README.md)."""
 BACKWARD = 2.5  # FLOP of attention's backward pass over those of its forward pass
 
 
-def alone_ms(step: Step) -> dict[str, float]:
-    """Times without communication beside them: of products, of attention, of the rest."""
-    found: dict[str, float] = defaultdict(float)
-    for kernel in step.main:
-        label = class_of(kernel.name)
-        added = (BESIDE.get(label, OTHER) - 1) * kernel.covered
-        found[label if label in BESIDE else "memory"] += kernel.length / (1 + added) / MS
-    return found
+def memory_ms(step: Step) -> float:
+    """The time that kernels other than products and attention would take without communication beside them."""
+    rest = (kernel for kernel in step.main if class_of(kernel.name) not in PER_FLOP)
+    return sum(kernel.length / (1 + (BESIDE - 1) * kernel.covered) for kernel in rest) / MS
 
 
 def teraflop(
@@ -110,7 +107,7 @@ def steps(folder: Path) -> list[Part]:
                 "h200",
                 phase(rows, samples, name)[0],
                 mean(step.length for step in ranks) / MS,
-                mean(alone_ms(step)["memory"] for step in ranks),
+                mean(memory_ms(step) for step in ranks),
                 products / split,
                 attention / split,
                 0.0 if gpus == "1" else STEPS[shape][2 if gpus == "2" else 3],
@@ -127,7 +124,7 @@ def mixed(folder: Path, gpu: str = "h100") -> list[Part]:
         mhz = samples.between(0, begin, line["end_ns"])["mhz"]
         if mhz > 0.98 * highest:
             continue
-        memory = sum(ms for kind, ms in line["classes_ms"].items() if kind not in BESIDE)
+        memory = sum(ms for kind, ms in line["classes_ms"].items() if kind not in PER_FLOP)
         work = teraflop(line["size"], line["layers"], line["seq"], line["mbs"], line["ac"])
         seen = line["set"] == "calibration"
         found.append(Part(name, seen, gpu, mhz, line["traced_ms"], memory, *work))

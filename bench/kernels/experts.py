@@ -27,7 +27,8 @@ from bench.kernels.rested import Work, sweep
 
 TOKENS = (2048, 8192, 12288)
 ALIGNED = 8
-"""Grouped products want groups of so many rows."""
+"""Each expert's group of rows is padded to a multiple of this: grouped products in bf16 need rows that begin at
+multiples of 16 bytes."""
 MOST_NUMBERS = 1 << 30
 HALF, FLOAT = torch.bfloat16, torch.float32
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import math
 import statistics
 import subprocess
 import sys
@@ -163,8 +162,8 @@ def compare(real_folder: Path, simulated_folder: Path) -> None:
             f"{line['median_ms']:9.2f} {error:+8.1%}   {parts}"
         )
     for kind, values in errors.items():
-        mean = math.fsum(map(abs, values)) / len(values)
-        print(f"{kind}: mean {mean:.1%}, signed {math.fsum(values) / len(values):+.1%}")
+        mean = statistics.mean(map(abs, values))
+        print(f"{kind}: mean {mean:.1%}, signed {statistics.mean(values):+.1%}")
 
 
 def main() -> None:

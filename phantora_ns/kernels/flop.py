@@ -141,12 +141,10 @@ def _kernel(fields: Any, context: launch.Context | None, sent: Any) -> Work:
     name = names.parse(kernel.name)
     if name.base in FLASH:
         peak = "bf16" if "bfloat16" in name.text else "fp16"
-        found, call = (
-            _from_shapes(context, FLASH[name.base], peak),
-            launch.flash_call(kernel, name, context),
-        )
-        causal = call is not None and call.causal and found != UNCOUNTED
-        return found._replace(halved=causal)
+        found = _from_shapes(context, FLASH[name.base], peak)
+        call = launch.flash_call(kernel, name, context)
+        causal = call is not None and call.causal
+        return found._replace(halved=causal) if found != UNCOUNTED else found
     backward = launch.efficient_backward(name)
     if backward is not None:
         if launch.packed(context):

@@ -150,7 +150,7 @@ class FaultRange(Range):
             wrong.append("a traceback")
         if run.code == 0 or run.struck is None or fault.error == 0:
             differences = self.differences(run, False)
-            # they say themselves that something was guessed, or could not be had
+            # a run that prints a warning may also have one more in its report
             told = (*COUNTED, "report: warnings") if "warning: " in run.err else COUNTED
             return wrong + [one for one in differences if not one.startswith(told)]
         if run.code not in RIGHT_CODES.get(fault.role, (1,)):

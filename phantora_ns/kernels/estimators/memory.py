@@ -31,7 +31,7 @@ MAX_DIMS = 25  # OffsetCalculator.cuh
 SECTOR = 32  # bytes: the L2 cache's smallest fetch
 WARP = 32  # threads whose neighbouring elements one instruction reads
 # Share of a sector that an element fetches, by the bytes to its neighbour and by the elements of a row: 1,244
-# batches of transposes on an H200 (bench/kernels/batched.jsonl)
+# batches of transposes on an H200 (bench/kernels/batched.jsonl.xz)
 FETCHED_BY_STRIDE = ((32, 0.37), (64, 0.45), (128, 1.0))
 FETCHED_BY_ROW = ((64, 0.56), (96, 0.62), (128, 0.79), (256, 0.91), (512, 1.0))
 LEAST_FETCHED = 0.27
@@ -192,7 +192,7 @@ def unrolled(kernel: Kernel, name: KernelName) -> Traffic | None:
     )
 
 
-def interpolated(points: Sequence[tuple[int, float]], at: int) -> float:
+def _interpolated(points: Sequence[tuple[int, float]], at: int) -> float:
     """The value at `at` of a line through the points (x, y), level beyond them; x is logarithmic."""
     xs, ys = zip(*points, strict=True)
     return float(np.interp(math.log(max(at, 1)), np.log(xs), ys))
@@ -221,14 +221,14 @@ def _scattered_operands(kernel: Kernel, tensors: int) -> float:
 
 
 def _fetched(stride: int, row: int) -> float:
-    """The share of a sector that each element fetches of an operand whose neighbouring elements are `stride`
-    bytes apart, in rows of `row` elements. Short rows meet sectors again that their block has fetched, and
-    several elements share a line of the L1 cache where they are less than its 128 bytes apart."""
+    """How much of a sector each element of one operand fetches. Neighbouring elements of the result are `stride`
+    bytes apart in the operand, and a row of the result has `row` elements. It is less than a sector where rows are
+    short, since a block then needs sectors that it has fetched already, and where several elements share one of the
+    L1 cache's lines of 128 bytes."""
     if stride < SECTOR or row < WARP:
         return 0.0
-    return max(
-        LEAST_FETCHED, interpolated(FETCHED_BY_STRIDE, stride) * interpolated(FETCHED_BY_ROW, row)
-    )
+    share = _interpolated(FETCHED_BY_STRIDE, stride) * _interpolated(FETCHED_BY_ROW, row)
+    return max(LEAST_FETCHED, share)
 
 
 def strided(kernel: Kernel, name: KernelName) -> Traffic | None:
