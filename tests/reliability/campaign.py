@@ -1,6 +1,6 @@
 """Strikes a job's runs at random, and says what was wrong after each.
 
-    python -m tests.reliability.campaign [--runs N] [--seed S] [--first N] [--torch] [--log FILE]
+    python -m tests.reliability.campaign [--runs N] [--seed S] [--first N] [--torch] [--role ROLE] [--log FILE]
 
 Why it exists: what a test kills on purpose is known to end well. A campaign finds the rest. Strike N of
 seed S hits the same role with the same signal, at the same part of its life: `--first N --runs 1
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from tests.reliability.runs import Range, Run, cheap, with_torch
-from tests.reliability.strikes import Strike, draw
+from tests.reliability.strikes import ROLES, Strike, draw
 
 
 def read_options() -> argparse.Namespace:
@@ -27,6 +27,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="the number of the first strike")
     parser.add_argument("--nodes", type=int, default=2, help="of the cheap job")
     parser.add_argument("--torch", action="store_true", help="torchrun and PyTorch instead")
+    parser.add_argument("--role", choices=ROLES, help="only this one; strikes are other ones then")
     parser.add_argument("--log", type=Path, help="a line of JSON for each strike")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="none begins later")
     return parser.parse_args()
@@ -52,6 +53,7 @@ def keep(file: Path, options: argparse.Namespace, strike: Strike, run: Run) -> N
 def main() -> int:
     options = read_options()
     job = with_torch() if options.torch else cheap(options.nodes, 100)
+    roles = (options.role,) if options.role else ROLES
     began = time.monotonic()
     done: collections.Counter[tuple[str, str]] = collections.Counter()
     bad = 0
@@ -61,7 +63,7 @@ def main() -> int:
         for number in range(options.first, options.first + options.runs):
             if time.monotonic() - began > options.seconds:
                 break
-            strike = draw(f"{options.seed}-{number}", there.lives)
+            strike = draw(f"{options.seed}-{number}", there.lives, roles)
             run = there.fire(strike)
             done[strike.role, strike.kind] += 1
             bad += bool(run.wrong)

@@ -3,7 +3,7 @@ A strike is one signal, or a stop with what follows it, to one process of a run.
 
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 Signal = signal.Signals
@@ -44,11 +44,11 @@ class Strike:
         return f"{self.role}: {self.kind}{stop}, at {self.after_s:.2f} s"
 
 
-def draw(seed: str, lives: dict[str, float]) -> Strike:
-    """The strike of a seed. `lives`: for how many seconds each role lives; the first of them are where
-    most happens."""
+def draw(seed: str, lives: dict[str, float], roles: Sequence[str] = ROLES) -> Strike:
+    """The strike of a seed, at one of `roles`. `lives`: for how many seconds each role lives; the first
+    of them are where most happens."""
     source = random.Random(seed)
-    role = source.choice(ROLES)
+    role = source.choice(roles)
     after_s = source.random() ** 1.5 * lives[role]
     choice = source.random()
     number = source.choice((*DEADLY, Signal.SIGSTOP))
