@@ -73,6 +73,7 @@ static size_t integers_of(const struct ph_kernel_facts *facts, void **arguments,
  * launched thousands of times per step. */
 struct ph_packed_name {
     uint64_t hash; /* of everything before the dimensions */
+    bool spins;    /* for as many clock cycles as its only parameter says: torch.cuda._sleep */
     struct ph_pack packed;
 };
 
@@ -85,6 +86,8 @@ static const struct ph_packed_name *packed_name(struct ph_kernel_facts *facts, c
     struct ph_packed_name *fresh = calloc(1, sizeof *fresh);
     if (!fresh) ph_die("out of host memory");
     ph_pack_str(&fresh->packed, ph_kernel_name_portable(name, portable, sizeof portable));
+    fresh->spins = strstr(name, "spin_kernel") && facts->known && facts->param_count == 1 &&
+                   facts->params[0].size == 8;
     fresh->hash =
         ph_fnv1a(ph_signature_header_hash(signature), fresh->packed.data, fresh->packed.length);
     if (atomic_compare_exchange_strong(&facts->name, &known, fresh)) return fresh;
@@ -110,7 +113,9 @@ void ph_launch_signature(struct ph_signature *signature, const char *name,
         ph_pack_uint(fields, dims[i]->y);
         ph_pack_uint(fields, dims[i]->z);
     }
-    if (ph_operator_identity(&identity))
+    if (known->spins && arguments) /* the same operator may start it with any number of cycles */
+        ph_pack_bin(fields, arguments[0], sizeof identity);
+    else if (ph_operator_identity(&identity))
         ph_pack_bin(fields, &identity, sizeof identity);
     else
         ph_pack_bin(fields, integers,

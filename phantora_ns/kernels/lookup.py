@@ -26,6 +26,7 @@ from phantora_ns.kernels.estimators import (
     cudnn_graphs,
     gemm,
     launch,
+    spin,
 )
 from phantora_ns.kernels.estimators.launch import Estimate
 from phantora_ns.kernels.fitted.kept import Keep, KeptFits, make_always
@@ -123,7 +124,10 @@ class KernelTimes:
             )
         answer = self._answers.get(token)
         if answer is None:
-            answer = self._measured(token[0], kind, fields, context, parameters)
+            if kind == SignatureKind.KERNEL and spin.cycles(fields) is not None:
+                answer = self._whole(self.estimate(kind, fields))
+            else:
+                answer = self._measured(token[0], kind, fields, context, parameters)
             answer = answer or self._whole(self._model(kind, fields, context, parameters))
             if len(self._answers) >= CACHE_ENTRIES:
                 self._answers.clear()
@@ -224,6 +228,11 @@ class KernelTimes:
 
     def _estimate(self, kind: int, fields: Any, context: Any, parameters: bytes | None) -> Estimate:
         if kind == SignatureKind.KERNEL:
+            waits = spin.cycles(fields)
+            if waits is not None:
+                return Estimate(
+                    spin.duration_ns(waits, self.rates), Source.ROOFLINE, BoundBy.MEMORY
+                )
             return launch.estimate(
                 signature.parse_kernel(fields, parameters),
                 launch.context_of(context),

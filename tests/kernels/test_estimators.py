@@ -39,6 +39,17 @@ ADD = (
 )
 
 
+# ---- kernels that wait ----
+
+
+@given(st.integers(0, 2**40))
+def test_a_sleeping_kernel_takes_its_cycles_whatever_was_recorded_of_others(cycles):
+    name = "_ZN2at4cuda12_GLOBAL__N_111spin_kernelEl"
+    fields = launch(name, block=(1, 1, 1), identity=cycles.to_bytes(8, "little"))
+    least = cycles / H200.cycles_per_ns
+    assert least <= TIMES.lookup(SignatureKind.KERNEL, fields)[0] <= least + 3000
+
+
 # ---- products ----
 
 

@@ -101,6 +101,23 @@ def streams_and_events_by_hand():
     yield from differs("never recorded", torch.cuda.Event().query(), True)
 
 
+@check
+def a_sleeping_kernel_takes_its_cycles():
+    @torch.library.custom_op("tests::sleep", mutates_args=())
+    def sleep(x: torch.Tensor, cycles: int) -> torch.Tensor:
+        torch.cuda._sleep(cycles)
+        return x.clone()
+
+    x = torch.ones(4, device="cuda")
+    for cycles in (1_980_000, 49_500_000, 1_980_000_000):  # 1, 25 and 1,000 ms of an H200's clock
+        ms = cycles / 1_980_000
+        alone = timed(lambda cycles=cycles: torch.cuda._sleep(cycles))
+        within = timed(lambda cycles=cycles: sleep(x, cycles))
+        for what, took in (("alone", alone), ("in an operator", within)):
+            if not ms <= took < 1.01 * ms + 0.2:
+                yield f"{cycles} cycles {what} take {took} ms, not {ms}"
+
+
 def linear_algebra(x):
     """Name -> result, from a batch of matrices; only what is unique, not up to signs or
     rotations."""
