@@ -501,7 +501,12 @@ static int release_comm(void *handle)
 }
 PH_API(int, ncclCommFinalize, (void *comm)) { return !comm || valid(comm) ? OK : INVALID_ARGUMENT; }
 PH_API(int, ncclCommDestroy, (void *comm)) { return release_comm(comm); }
-PH_API(int, ncclCommAbort, (void *comm)) { return release_comm(comm); }
+PH_API(int, ncclCommAbort, (void *handle))
+{
+    struct ph_comm *comm = ph_forked() ? NULL : valid(handle);
+    if (comm) ph_launches_abort(&comm->launches);
+    return release_comm(handle);
+}
 PH_API(int, ncclCommGetAsyncError, (void *comm, int *error))
 {
     ph_watchdog_asks_for_errors();

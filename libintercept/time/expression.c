@@ -58,7 +58,7 @@ void ph_expressions_start(void) { ph_forget_in_child(forget); }
 uint64_t ph_vertex_new(uint64_t lower, uint64_t upper)
 {
     uint64_t vertex = next_vertex++;
-    bounds[vertex % RING] = (struct ph_bound){vertex, upper, lower, lower, 0};
+    bounds[vertex % RING] = (struct ph_bound){vertex, upper, lower, lower, 0, 0, false};
     return vertex;
 }
 
@@ -140,10 +140,10 @@ uint64_t ph_expr_floor(const struct ph_expr *expr)
 
 /* Remembers recent communication: it stretches the compute that overlaps it, and only the hub knows
  * by how much. */
-void ph_communicated(uint64_t vertex, uint64_t before)
+void ph_communicated(uint64_t vertex, uint64_t before, uint64_t comm)
 {
     struct ph_bound *bound = ph_bound(vertex);
-    if (bound) bound->before = before;
+    if (bound) bound->before = before, bound->comm = comm;
     if (launch_count < LAUNCHES) launches[launch_count] = vertex;
     launch_count++;
     communicates = true;
@@ -177,6 +177,47 @@ void ph_all_over(uint64_t now)
         if (bound && bound->upper > now) bound->upper = now;
     }
     launch_count = 0;
+}
+
+void ph_expr_drop_aborted(struct ph_expr *expr)
+{
+    for (int i = 0; i < expr->count; i++) {
+        const struct ph_term *term = &expr->term[i];
+        const struct ph_bound *bound = ph_bound(term->vertex);
+        if (bound && bound->aborted)
+            expr->term[i] =
+                (struct ph_term){.lag = (int64_t)bound->upper + term->lag, .work = term->work};
+    }
+}
+
+static void abort_vertex(struct ph_bound *bound, uint64_t at)
+{
+    if (bound->lower > at) at = bound->lower; /* what it waits for on its GPU goes on */
+    bound->upper = bound->lower = bound->floor = at;
+    bound->aborted = true;
+}
+
+void ph_communication_aborted(uint64_t comm, uint64_t now)
+{
+    for (uint64_t vertex = next_vertex > RING ? next_vertex - RING : 0; vertex < next_vertex;
+         vertex++) {
+        struct ph_bound *bound = ph_bound(vertex);
+        if (bound && bound->comm == comm && bound->upper > now) abort_vertex(bound, now);
+    }
+    uint64_t oldest = name_count > NAMES ? name_count - NAMES : 0;
+    for (uint64_t i = oldest; i < name_count; i++) { /* a name holds earlier ones only */
+        struct name *name = &names[i % NAMES];
+        struct ph_bound *bound = ph_bound(name->vertex);
+        bool waits = false;
+        for (int at = 0; bound && at < name->expr.count; at++) {
+            const struct ph_bound *of = ph_bound(name->expr.term[at].vertex);
+            waits |= of && of->aborted;
+        }
+        if (!waits) continue;
+        ph_expr_drop_aborted(&name->expr);
+        uint64_t time = ph_expr_exact(&name->expr, 0);
+        if (time != PH_UNKNOWN) abort_vertex(bound, time);
+    }
 }
 
 /* If exactly one term may lie beyond `now`, the floor of the expression is a floor of that term's
@@ -395,5 +436,5 @@ void ph_extra_pack(struct ph_pack *body, bool beside, uint64_t waited)
 
 void ph_vertex_known(uint64_t vertex, uint64_t time)
 {
-    bounds[vertex % RING] = (struct ph_bound){vertex, time, time, time, 0};
+    bounds[vertex % RING] = (struct ph_bound){vertex, time, time, time, 0, 0, false};
 }

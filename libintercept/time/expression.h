@@ -32,6 +32,9 @@ struct ph_bound { /* what is known about the time of a vertex */
     /* The previous communication, or name, of the same stream, reached before this vertex. 0: none.
      */
     uint64_t before;
+    /* The communicator that it is an end on, as given to ph_communicated. 0: none */
+    uint64_t comm;
+    bool aborted; /* It ended with its communicator, which only this process knows. */
 };
 struct ph_bound *ph_bound(uint64_t vertex); /* NULL: the vertex is too old */
 uint64_t ph_vertex_new(uint64_t lower, uint64_t upper);
@@ -67,9 +70,14 @@ void ph_extra_stall(int device, const struct ph_expr *before, const struct ph_ex
 /* beside: the message launches communication that compute on the same GPU overlaps, but for the
  * last `waited` ns */
 void ph_extra_pack(struct ph_pack *body, bool beside, uint64_t waited);
-/* `vertex` is the end of communication that was just issued. `before` is the end of the previous
- * communication on its stream. */
-void ph_communicated(uint64_t vertex, uint64_t before);
+/* `vertex` is the end of communication that was just issued on communicator `comm` (not 0).
+ * `before` is the end of the previous communication on its stream. */
+void ph_communicated(uint64_t vertex, uint64_t before, uint64_t comm);
+/* Ends the communication of `comm` that is not known to be over by `now`. The caller then drops it
+ * from all expressions. */
+void ph_communication_aborted(uint64_t comm, uint64_t now);
+/* names the end of aborted communication by its time, because the hub waits for other ranks */
+void ph_expr_drop_aborted(struct ph_expr *expr);
 /* records that the vertex, and all communication before it on its stream, was reached by `upper` */
 void ph_bound_above(struct ph_bound *bound, uint64_t upper);
 /* records that every term of the expression was reached by `time` */

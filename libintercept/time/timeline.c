@@ -295,7 +295,7 @@ uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint
     ph_expr_pack(&body, &stream->expr);
     ph_pack_array(&body, count);
     ph_pack_raw(&body, ops->data, ops->length);
-    ph_communicated(vertex, stream->last_launch);
+    ph_communicated(vertex, stream->last_launch, 1 + comm->number);
     stream->last_launch = vertex;
     ph_send(PH_MESSAGE_OPS, &body,
             /* Under ph_lock, so that messages are sent in the order of their vertices. */
@@ -324,6 +324,17 @@ void ph_launches_free(struct ph_launches *comm)
     ph_beside_free_locked(comm->beside);
     pthread_mutex_unlock(&ph_lock);
     if (comm->last) ph_event_destroy(comm->last);
+}
+
+void ph_launches_abort(const struct ph_launches *comm)
+{
+    pthread_mutex_lock(&ph_lock);
+    ph_communication_aborted(1 + comm->number, ph_clock());
+    for (struct ph_stream *stream = streams; stream; stream = stream->next)
+        ph_expr_drop_aborted(&stream->expr);
+    for (struct ph_event *event = events; event; event = event->next)
+        ph_expr_drop_aborted(&event->expr);
+    pthread_mutex_unlock(&ph_lock);
 }
 
 static void anchor_locked(uint64_t vertex, uint64_t time)

@@ -119,6 +119,9 @@ struct ph_launches {       /* the launches of one communicator */
 uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint64_t what,
                         bool ordered, const struct ph_pack *ops, uint32_t count);
 void ph_launches_free(struct ph_launches *comm);
+/* Ends the communicator's launches that are not over. As on a GPU, it is for this process only:
+ * other ranks wait on until they abort it too. */
+void ph_launches_abort(const struct ph_launches *comm);
 /* The communication that is launched next makes the stream's GPU send so many bytes. */
 void ph_links_send(const struct ph_stream *stream, uint64_t bytes);
 /* Makes a host-blocking request whose answer is an anchor (COMM_INIT, COMM_SPLIT). `rest` holds

@@ -66,3 +66,10 @@ def test_a_wait_with_a_time_out_ends_after_that_much_simulated_time(run):
     took = re.search(r"TOOK ([\d.]+) '(.*)'", done.stdout)
     assert took and 0.2 <= float(took[1]) <= 0.25, done.stdout + done.stderr[-2000:]
     assert "timed out" in took[2] or "timeout" in took[2]
+
+
+def test_communication_ends_with_its_communicator(run):
+    done = run("a_communicator_that_is_aborted")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert re.findall(r"OVER (\w+)", done.stdout) == ["False", "True"]
+    assert sorted(re.findall(r"PASSED \d", done.stdout)) == ["PASSED 0", "PASSED 1"]

@@ -65,6 +65,30 @@ def a_wait_with_a_time_out(rank):
     usleep(5_000_000)
 
 
+def a_communicator_that_is_aborted(rank):
+    """Its kernels end with it. Streams that waited for them, and the other communicator, go on."""
+    dist.init_process_group("nccl")
+    others, host = dist.new_group([0, 1]), dist.new_group([0, 1], backend="gloo")
+    tensor = torch.ones(1 << 20, device="cuda")
+    for group in (None, others):
+        dist.all_reduce(tensor, group=group)
+    torch.cuda.synchronize()
+    if rank == 0:
+        dist.all_reduce(tensor, group=others)  # the other rank does not come
+        waits = tensor + 1
+        event = torch.cuda.Event()
+        event.record()
+        print(f"OVER {event.query()}", flush=True)
+        dist.distributed_c10d._abort_process_group(others)
+        torch.cuda.synchronize()
+        print(f"OVER {event.query()} {waits.numel()}", flush=True)
+    dist.barrier(host)
+    dist.all_reduce(torch.ones(1 << 20, device="cuda"))
+    torch.cuda.synchronize()
+    print(f"PASSED {rank}", flush=True)
+    os._exit(0)
+
+
 def a_root_that_goes_on_alone(rank):
     """Its own values do not wait for those who receive them."""
     dist.init_process_group("nccl")
