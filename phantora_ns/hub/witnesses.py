@@ -41,7 +41,6 @@ COUNTED = (
     "peak_driver_bytes",
     "torch_peak_allocated",
     "torch_peak_reserved",
-    "peak_pinned_bytes",
 )
 """Rank statistics that must be equal in the end: what a rank did without a message."""
 

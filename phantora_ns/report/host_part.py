@@ -17,9 +17,10 @@ from phantora_ns.protocol import HostLevel, RankStats
 UNKNOWN_WARNING_SHARE = 0.05
 """Above this share of host time, times of call sites without a record get a warning, and a job with
 --host-time auto is measured again: its code has changed."""
-WALL_CLOCK = ("wall_s", "hub_cpu_ns", "messages", "rollbacks")
+WALL_CLOCK = ("wall_s", "hub_cpu_ns", "messages", "rollbacks", "peak_pinned_bytes")
 """Fields of the report that describe the run and not what was simulated. With --host-time
-model all others repeat, and with auto from a job's second run on."""
+model all others repeat, and with auto from a job's second run on. How much memory a loader's thread pins
+depends on whether the job has given a block back by then, which is a matter of real time."""
 
 
 def host_part(run_dir: Path, run: dict[str, Any], ranks: Iterable[RankStats]) -> dict[str, Any]:
