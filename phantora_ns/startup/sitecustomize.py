@@ -129,8 +129,12 @@ def _keep_error(environ):
     rank = environ["RANK"]
     try:
         with open(f"/proc/{os.getppid()}/environ", "rb") as file:
-            if f"RANK={rank}".encode() in file.read().split(b"\0"):
-                return
+            parents = file.read().split(b"\0")
+    except OSError:
+        parents = []  # a node's init, of which an ordinary user may not read it, and no rank
+    if f"RANK={rank}".encode() in parents:
+        return
+    try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         file = os.open(os.path.join(environ["PHANTORA_RUN_DIR"], "error"), flags, 0o600)
     except (OSError, KeyError):

@@ -23,9 +23,10 @@ def limited(words: str, code: int = 0, says: str = "") -> Machine:
 
 
 def mounted(script: str, code: int = 0, says: str = "") -> Machine:
-    """With other mounts."""
+    """With other mounts, for which an ordinary user needs a user namespace."""
     script = f'set -e; mount --make-rprivate /; {script}; exec "$@"'
-    return Machine(("unshare", "--mount", "sh", "-c", script, "sh"), {}, code, says)
+    own = ("--user", "--map-root-user") if os.geteuid() else ()
+    return Machine(("unshare", *own, "--mount", "sh", "-c", script, "sh"), {}, code, says)
 
 
 def machines(folder: Path) -> dict[str, Machine]:
