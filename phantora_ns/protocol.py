@@ -262,8 +262,10 @@ class BoundBy:
     arithmetic"""
     MIXED = 4
     """memory bandwidth, and the issue of instructions in part"""
+    FUSED = 5
+    """memory bandwidth, in a kernel that Inductor made of several operators"""
 
-    LABELS = ("memory", "compute", "attention", "issue", "mixed")
+    LABELS = ("memory", "compute", "attention", "issue", "mixed", "fused")
     """What reports and files call them, by number."""
 
 

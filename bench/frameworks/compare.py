@@ -1,10 +1,10 @@
 """Runs the jobs of jobs.py simulated, and says how far that is from what real.py measured.
 
-    python -m bench.frameworks.compare [--only NAME,NAME] [--gpus 1,2] [--host-time auto] [--out
-    FILE] [-- PHANTORA-NS OPTIONS]
+    python -m bench.frameworks.compare [--gpu h100] [--only NAME,NAME] [--gpus 1,2] [--host-time auto]
+    [--out FILE] [-- PHANTORA-NS OPTIONS]
 
 Why it exists: this says how accurate the simulation of an unmodified framework is. Real
-runs: h200.jsonl, the lines that real.py wrote (of a job measured twice, the last). Both are medians
+runs: h200.jsonl and h100.jsonl, the lines that real.py wrote (of a job measured twice, the last). Both are medians
 over the same steps of the same command line.
 """
 
@@ -90,15 +90,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__.splitlines()[0], epilog="What follows -- is passed to phantora-ns."
     )
+    parser.add_argument("--gpu", default="h200", choices=("h200", "h100"))
     parser.add_argument("--only", help="these jobs, comma-separated")
     parser.add_argument("--gpus", default="1,2")
     parser.add_argument("--host-time", default="auto", choices=MODES)
     parser.add_argument("--out", type=Path, help="the simulated results, one JSON line each")
     given = sys.argv[1:]
     split = given.index("--") if "--" in given else len(given)
-    options, ours = parser.parse_args(given[:split]), ["--host-time", "", *given[split + 1 :]]
-    ours[1] = options.host_time
-    truth, failed = real_runs(), 0
+    options, ours = parser.parse_args(given[:split]), given[split + 1 :]
+    ours = ["--host-time", options.host_time, "--set", f"gpu={options.gpu}", *ours]
+    truth, failed = real_runs(HERE / f"{options.gpu}.jsonl"), 0
     make_assets()
     print(HEADER, flush=True)
     for job in JOBS:

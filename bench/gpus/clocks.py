@@ -56,7 +56,8 @@ def teraflop(
 
 @dataclass
 class Part:
-    """A step on one of equal GPUs: `memory_ms` of kernels bound by memory, `sent_gb` to other GPUs."""
+    """A step on one of equal GPUs: `memory_ms` of kernels bound by memory, `fused_ms` of Inductor's,
+    `sent_gb` to other GPUs."""
 
     name: str
     seen: bool
@@ -67,6 +68,7 @@ class Part:
     products_tf: float
     attention_tf: float
     sent_gb: float = 0.0
+    fused_ms: float = 0.0
 
     def drawn_w(self, mhz: float, power: Power) -> float:
         """The mean power beyond idle at a clock, the times of products as one over the clock. 1e12 FLOP of a
@@ -78,6 +80,7 @@ class Part:
         ) * (ratio / (self.mhz / power.highest))
         at_one = joules * 1e3 * ratio ** (power.exponent - 1)
         memory = power.drawn[BoundBy.MEMORY] * self.memory_ms * ratio**power.exponent
+        memory += power.drawn[BoundBy.FUSED] * self.fused_ms * ratio**power.exponent
         return (at_one + memory + 1e3 * self.sent_gb * power.link) / self.length_ms
 
     def clock(self, power: Power) -> float:
@@ -124,10 +127,12 @@ def mixed(folder: Path, gpu: str = "h100") -> list[Part]:
         mhz = samples.between(0, begin, line["end_ns"])["mhz"]
         if mhz > 0.98 * highest:
             continue
-        memory = sum(ms for kind, ms in line["classes_ms"].items() if kind not in PER_FLOP)
+        classes = line["classes_ms"]
+        fused = classes.get("triton", 0.0)
+        memory = sum(ms for kind, ms in classes.items() if kind not in PER_FLOP) - fused
         work = teraflop(line["size"], line["layers"], line["seq"], line["mbs"], line["ac"])
         seen = line["set"] == "calibration"
-        found.append(Part(name, seen, gpu, mhz, line["traced_ms"], memory, *work))
+        found.append(Part(name, seen, gpu, mhz, line["traced_ms"], memory, *work, fused_ms=fused))
     return found
 
 

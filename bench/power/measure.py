@@ -1,11 +1,12 @@
 """Measures what a GPU draws, and what that does to its clock: by kind of kernel, by mix, beside a
 ring, and in training steps.
 
-    python -m bench.power.measure OUT_DIR [energy,mixes,response,contention,training]
+    python -m bench.power.measure OUT_DIR [energy,mixes,response,contention,training [WORK,...]]
 
 Why it exists: an H200 that trains runs at its power limit, so a kernel's time depends on what ran in
 the tens of milliseconds before it. One GPU, about eight minutes; every line is written when it is
-known. Rule: clocks and limits are read, never set.
+known. WORK: the only kernels to keep up in the part `energy`, of those in work.py. Rule: clocks and
+limits are read, never set.
 """
 
 from __future__ import annotations
@@ -58,10 +59,12 @@ def sustained(sampler: Sampler, issue, seconds: float, chunk_s: float = 0.04) ->
     }
 
 
-def energy(out, sampler) -> None:
+def energy(out, sampler, only: frozenset[str] = frozenset()) -> None:
     time.sleep(1.0)
     out("idle", **sampler.between(sampler.now() - 0.8, sampler.now()))
     for name, build in WORK.items():
+        if only and name not in only:
+            continue
         issue = build()
         out("energy", work=name, **sustained(sampler, issue, SECONDS))
         del issue
@@ -250,13 +253,15 @@ def contention(out, sampler) -> None:
 def main() -> None:
     folder = Path(sys.argv[1])
     chosen = sys.argv[2].split(",") if len(sys.argv) > 2 else list(PARTS)
+    only = frozenset(sys.argv[3].split(",") if len(sys.argv) > 3 else ())
     out = Out(folder)
     torch.cuda.init()
     sampler = Sampler(period_s=0.01)
     out("machine", gpu=torch.cuda.get_device_name(), torch=torch.__version__, at=time.time())
     for name in chosen:
         begin = time.time()
-        PARTS[name](out, sampler, *([folder] if name == "training" else []))
+        more = {"training": [folder], "energy": [only]}.get(name, [])
+        PARTS[name](out, sampler, *more)
         print(f"{name}: {time.time() - begin:.0f} s", flush=True)
     out("samples", rows=sampler.rows[:: max(1, len(sampler.rows) // 60000)])
     sampler.close()

@@ -23,7 +23,7 @@ import sys
 import time
 from argparse import Namespace
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 WARM_S, TIMED_S = 2.0, 3.0
@@ -41,6 +41,7 @@ class Shape:
     mbs: int
     ac: bool = False
     optimizer: str = "fused"
+    compile: bool = False
 
 
 C, E = "calibration", "evaluation"
@@ -64,6 +65,23 @@ SHAPES = (
     Shape("8b10-4k", E, "8b", 10, 4096, 1),
     Shape("1b12-8k", E, "1b", 12, 8192, 1),
 )
+"""The same steps with every layer compiled: what Triton's fused kernels draw."""
+COMPILED = tuple(
+    replace(shape, name=f"{shape.name}-compile", set=kind, compile=True)
+    for name, kind in (
+        ("1b-4k-mbs2", C),
+        ("8b8-2k-mbs4", C),
+        ("3b14-2k-mbs4", C),
+        ("160m-16k", C),
+        ("8b16-4k-mbs2-ac", C),
+        ("1b8-32k-ac", C),
+        ("8b10-4k", E),
+        ("1b12-8k", E),
+        ("1b-2k-mbs8-ac", E),
+    )
+    for shape in SHAPES
+    if shape.name == name
+)
 
 
 def measure(shape: Shape, simulated: bool) -> dict:
@@ -73,7 +91,7 @@ def measure(shape: Shape, simulated: bool) -> dict:
     from bench.gpus.steps import class_of
     from bench.gpus.traces import traced
 
-    options = Namespace(**vars(shape), mode="none", compile=False, precision="bf16", accum=1)
+    options = Namespace(**vars(shape), mode="none", precision="bf16", accum=1)
     model, vocabulary = build_llama(options, 0, 1)
     step = llama_step(options, model, vocabulary, OPTIMIZERS[shape.optimizer](model.parameters()))
     times: list[float] = []
@@ -97,7 +115,8 @@ def measure(shape: Shape, simulated: bool) -> dict:
     trace = traced(step, torch.cuda.synchronize)
     found: dict[str, float] = defaultdict(float)
     for name, _, _, duration, _ in trace.get("rows", ()):
-        found[class_of(trace["names"][name])] += duration / 1e6
+        kernel = trace["names"][name]
+        found["triton" if kernel.startswith("triton") else class_of(kernel)] += duration / 1e6
     line |= {"traced_ms": trace["end_ns"] / 1e6, "classes_ms": dict(found)}
     return vars(shape) | line
 
@@ -114,7 +133,7 @@ def run_all(options) -> None:
         sampler = subprocess.Popen(command)
     torch.cuda.set_device(0)
     try:
-        for shape in SHAPES:
+        for shape in SHAPES + COMPILED:
             if options.only and shape.name not in options.only.split(","):
                 continue
             if time.monotonic() - begin > options.seconds:

@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from bench.power.work import GPU, attention, gemm, wgrad
+from bench.power.work import GPU, attention, gated, gemm, normalised, rotated, wgrad
 
 SPIN = 100_000
 CYCLES_PER_MS = 1_900_000
@@ -171,6 +171,10 @@ def kernels(tiny):
         "embedding backward": embedding(),
         "dropout": unary(F.dropout, words),
         "fill": unary(torch.zeros_like, wide),
+        "compiled silu x": gated(True),
+        "compiled silu x backward": gated(True, True),
+        "compiled add, rms norm": normalised(True),
+        "compiled rotary": rotated(True),
     }
     return dict(list(found.items())[:6]) if tiny else found
 

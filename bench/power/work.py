@@ -102,6 +102,52 @@ def adam():
     return torch.optim.AdamW([parameter], fused=True).step
 
 
+def gated(compiled, backward=False):
+    """silu(x) * y: two kernels, or one of Triton's; in the backward pass seven, or one."""
+    x, y = (torch.randn(16384, 14336, **GPU, requires_grad=backward) for _ in range(2))
+
+    def forward(x, y):
+        return F.silu(x) * y
+
+    run = torch.compile(forward, dynamic=False) if compiled else forward
+    if not backward:
+        return lambda: run(x, y)
+    out = run(x, y)
+    gradient = torch.randn_like(out)
+    return lambda: torch.autograd.grad(out, (x, y), gradient, retain_graph=True)
+
+
+def normalised(compiled, backward=False):
+    """A residual and its RMS norm, in bf16."""
+    x, more = (torch.randn(16384, 4096, **GPU, requires_grad=backward) for _ in range(2))
+    weight = torch.randn(4096, **GPU, requires_grad=backward)
+
+    def forward(x, more, weight):
+        total = x + more
+        return F.rms_norm(total, (4096,), weight)
+
+    run = torch.compile(forward, dynamic=False) if compiled else forward
+    if not backward:
+        return lambda: run(x, more, weight)
+    out = run(x, more, weight)
+    gradient = torch.randn_like(out)
+    return lambda: torch.autograd.grad(out, (x, more, weight), gradient, retain_graph=True)
+
+
+def rotated(compiled):
+    """The rotary embedding of bench/accuracy/models.py."""
+    x = torch.randn(4, 4096, 32, 128, **GPU)
+    cos, sin = (torch.randn(4096, 1, 64, device="cuda") for _ in range(2))
+
+    def forward(x, cos, sin):
+        first, second = x.float().chunk(2, -1)
+        turned = first * cos - second * sin, second * cos + first * sin
+        return torch.cat(turned, -1).type_as(x)
+
+    run = torch.compile(forward, dynamic=False) if compiled else forward
+    return lambda: run(x, cos, sin)
+
+
 def fill():
     x = torch.empty(1 << 29, **GPU)
     return x.zero_
@@ -151,4 +197,14 @@ WORK = {
     "fused_adamw": adam,
     "fill_1GB": fill,
     "sum_1GB": total,
+    "gated": lambda: gated(False),
+    "gated_compiled": lambda: gated(True),
+    "gated_backward": lambda: gated(False, True),
+    "gated_backward_compiled": lambda: gated(True, True),
+    "normalised": lambda: normalised(False),
+    "normalised_compiled": lambda: normalised(True),
+    "normalised_backward": lambda: normalised(False, True),
+    "normalised_backward_compiled": lambda: normalised(True, True),
+    "rotated": lambda: rotated(False),
+    "rotated_compiled": lambda: rotated(True),
 }

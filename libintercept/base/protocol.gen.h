@@ -188,8 +188,10 @@ enum ph_bound_by {
     PH_BOUND_BY_ISSUE,
     /* memory bandwidth, and the issue of instructions in part */
     PH_BOUND_BY_MIXED,
+    /* memory bandwidth, in a kernel that Inductor made of several operators */
+    PH_BOUND_BY_FUSED,
 };
-#define PH_BOUND_BY_COUNT 5
+#define PH_BOUND_BY_COUNT 6
 
 /* How well the record of host times knew the call site of a call (--host-time auto and model). */
 enum ph_host_level {

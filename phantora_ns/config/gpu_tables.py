@@ -63,7 +63,7 @@ def power_of(table: Table) -> Power:
         recorded=tuple(table.megahertz(f"recorded_{name}", default=recorded) for name in BOUND_BY),
         fastest=tuple(table.megahertz(f"fastest_{name}", default=0.0) for name in BOUND_BY),
         follows=tuple(
-            table.fraction(f"follows_{name}", default=0.0 if name == "memory" else 1.0)
+            table.fraction(f"follows_{name}", default=0.0 if name in ("memory", "fused") else 1.0)
             for name in BOUND_BY
         ),
         spread=_percent(table, "spread"),

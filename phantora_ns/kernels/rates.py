@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from phantora_ns.config import ConfigError, load_gpu, units
+from phantora_ns.kernels.binary import names
 from phantora_ns.model.gpu import GpuModel
 from phantora_ns.protocol import BoundBy, SignatureKind
 
@@ -63,9 +64,14 @@ class Rates:
         give."""
         return self.numbers[key]
 
-    def scaled_share(self, kind: int, bound_by: int) -> float:
-        """How much of the difference between two GPUs' estimates their measured times differ by, for a
-        kind of signature and what bounds it (`[efficiency.scaled]`); 1 where nothing was measured."""
+    def scaled_share(self, kind: int, bound_by: int, fields: Any = ()) -> float:
+        """How much of the difference between two GPUs' estimates their measured times differ by: that of the
+        kernel's function (`[efficiency.scaled_kernels]`), else of the kind of signature and what bounds it
+        (`[efficiency.scaled]`); 1 where nothing was measured."""
+        if kind == SignatureKind.KERNEL and fields:
+            share = self.numbers.get(f"scaled_kernels.{names.parse(fields[0]).base}")
+            if share is not None:
+                return share
         key = f"scaled.{SignatureKind.LABELS[kind]}"
         whole = self.numbers.get(key, 1.0)
         return self.numbers.get(f"{key}_{BoundBy.LABELS[bound_by]}", whole)
@@ -195,9 +201,9 @@ def of(gpu: GpuModel) -> Rates:
                     f"efficiency.memory.{key}",
                     f"needs base and bandwidth, and may have {_OPTIONAL}",
                 )
-            names = ("base", "bandwidth", "elements", "block_elements")
+            parts = ("base", "bandwidth", "elements", "block_elements")
             families[key] = Family(
-                *(_value(value.get(name, 0), f"memory.{key}.{name}", file) for name in names)
+                *(_value(value.get(name, 0), f"memory.{key}.{name}", file) for name in parts)
             )
     if "other" not in families:
         raise ConfigError(

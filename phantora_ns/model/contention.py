@@ -47,6 +47,7 @@ class Contention:
             BoundBy.ATTENTION: round(self.attention * 1000),
             BoundBy.ISSUE: memory,
             BoundBy.MIXED: memory,
+            BoundBy.FUSED: memory,
         }
 
 

@@ -8,6 +8,7 @@ from statistics import median
 
 import pytest
 
+from phantora_ns.config import load_gpu
 from phantora_ns.kernels.estimators import bounds
 from phantora_ns.protocol import BoundBy
 
@@ -18,9 +19,14 @@ LIBRARIES = ("nvjet", "cudnn", "Memcpy", "Memset")
 
 @pytest.fixture(scope="module")
 def slopes(root):
-    """{kernel: slope of log(time) by log(1 / clock)} of bench/power/spin.py on an H200, of the pieces
-    of work that are one kernel."""
-    with gzip.open(root / "bench" / "power" / "data" / "spin.jsonl.gz", "rt") as lines:
+    """Those on an H200."""
+    return slopes_in(root / "bench" / "power" / "data" / "spin.jsonl.gz")
+
+
+def slopes_in(path):
+    """{kernel: slope of log(time) by log(1 / clock)} of bench/power/spin.py, of the pieces of work that are
+    one kernel."""
+    with gzip.open(path, "rt") as lines:
         (states,) = (line for line in map(json.loads, lines) if line["section"] == "states")
     points, labels = defaultdict(list), iter(states["labels"])
     before, kernels = None, []
@@ -53,8 +59,19 @@ def test_classes_are_those_that_were_measured(slopes):
     assert not wrong
 
 
-@pytest.mark.parametrize(
-    "name", ["", "triton_poi_fused_mul_silu_0", "my_kernel", "void f<float>()"]
-)
+@pytest.mark.parametrize("kind", ["poi", "red", "per"])
+def test_inductors_kernels_are_a_class_of_their_own(kind):
+    assert bounds.of_kernel(f"triton_{kind}_fused_mul_silu_0") == BoundBy.FUSED
+
+
+def test_inductors_kernels_do_not_follow_the_clock(root):
+    """Four of them on an H100, which fuse what PyTorch's own kernels are bound by issue for."""
+    found = slopes_in(root / "bench" / "power" / "data" / "spin-h100.jsonl.gz")
+    fused = {k: s for k, s in found.items() if bounds.of_kernel(k) == BoundBy.FUSED}
+    assert len(fused) == 4 and all(abs(slope) < 0.2 for slope in fused.values()), fused
+    assert load_gpu("h100").power.follows[BoundBy.FUSED] == 0
+
+
+@pytest.mark.parametrize("name", ["", "triton_mm", "my_triton_poi_kernel", "void f<float>()"])
 def test_what_was_not_measured_counts_as_bound_by_memory(name):
     assert bounds.of_kernel(name) == BoundBy.MEMORY

@@ -26,6 +26,7 @@ def test_a_class_has_one_share(contention):
         (BoundBy.ATTENTION, 200),
         (BoundBy.ISSUE, 220),
         (BoundBy.MIXED, 220),
+        (BoundBy.FUSED, 220),
     ):
         assert contention.permille(SignatureKind.CUDNN, [[]], bound_by) == permille
         assert contention.permille(SignatureKind.KERNEL, [], bound_by) == permille

@@ -3,6 +3,7 @@
 The oracle: the same look-up without a folder.
 """
 
+import itertools
 import os
 import shutil
 
@@ -50,23 +51,32 @@ def no_reading(monkeypatch):
     return forbid
 
 
-def test_a_second_run_reads_no_database_and_says_the_same(asked, tmp_path, no_reading):
+@pytest.fixture(scope="module")
+def kept_fits(asked, tmp_path_factory):
+    """A folder of fits, and what the run that made them was told."""
+    folder = tmp_path_factory.mktemp("fits")
+    return folder, told(asked, SHIPPED, folder)
+
+
+def test_a_second_run_reads_no_database_and_says_the_same(asked, kept_fits, no_reading):
+    folder, first = kept_fits
     assert FITTED <= {source for _, source, _ in asked["told"]}
-    assert told(asked, SHIPPED, tmp_path) == asked["told"]
+    assert first == asked["told"]
     no_reading()
-    assert told(asked, SHIPPED, tmp_path) == asked["told"]
+    assert told(asked, SHIPPED, folder) == asked["told"]
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda data: b"", lambda data: data[:-3], lambda data: b"x" * 99]
-)
-def test_a_damaged_file_is_made_anew(asked, tmp_path, no_reading, damage):
-    told(asked, SHIPPED, tmp_path)
-    for path in tmp_path.rglob("*.pickle"):
+def test_damaged_files_are_made_anew(asked, kept_fits, tmp_path, no_reading):
+    damages = [lambda data: b"", lambda data: data[:-3], lambda data: b"x" * 99]
+    folder = tmp_path / "fits"
+    shutil.copytree(kept_fits[0], folder)
+    files = sorted(folder.rglob("*.pickle"))
+    assert len(files) >= len(damages)
+    for path, damage in zip(files, itertools.cycle(damages), strict=False):
         path.write_bytes(damage(path.read_bytes()))
-    assert told(asked, SHIPPED, tmp_path) == asked["told"]
+    assert told(asked, SHIPPED, folder) == asked["told"]
     no_reading()
-    assert told(asked, SHIPPED, tmp_path) == asked["told"]
+    assert told(asked, SHIPPED, folder) == asked["told"]
 
 
 def test_another_database_has_fits_of_its_own(asked, tmp_path, no_reading):

@@ -56,12 +56,20 @@ def test_what_the_estimates_differ_by_is_added(tmp_path, gpu, kind, fields, sour
     measured_ns = round(slower * there)
     path = record(tmp_path / "h200.sqlite", (kind, fields, None, [measured_ns]))
     scaled = KernelTimes(gpu, [path])
-    share = rates.load(gpu).scaled_share(kind, scaled.estimate(kind, fields).bound_by)
+    share = rates.load(gpu).scaled_share(kind, scaled.estimate(kind, fields).bound_by, fields)
     whole = here + measured_ns - there if slower > 1 else measured_ns * here / there
     duration_ns, found, _ = scaled.lookup(kind, fields)
     assert duration_ns == pytest.approx(measured_ns + share * (whole - measured_ns), rel=1e-3)
     assert found == source and not scaled.measured(kind, fields)
     assert (scaled.scaled_from, scaled.scaled) == ("h200", 1)
+
+
+def test_a_function_that_was_measured_has_a_share_of_its_own():
+    rates_here = rates.load("h100")
+    known = ("void at::native::index_elementwise_kernel<128, 4>(long)",)
+    other = ("void f<128, 4>(long)",)
+    shares = [rates_here.scaled_share(0, BoundBy.MEMORY, fields) for fields in (known, other, ())]
+    assert shares[0] < 0.5 < shares[1] == shares[2]
 
 
 def test_only_a_gpu_that_was_measured_has_shares_of_its_own():
@@ -109,11 +117,14 @@ def test_nothing_is_scaled_to_a_gpu_that_names_no_model(measured):
 
 def test_an_h100_has_the_h200s_law_of_clocks_but_for_what_was_measured_on_it():
     own, other = load_gpu("h100").power, load_gpu("h200").power
-    measured = {"idle", "drawn", "per_flop", "attention_per_flop", "recorded_in"}
+    measured = {"idle", "drawn", "per_flop", "attention_per_flop", "recorded_in", "follows"}
     assert own == replace(other, **{name: getattr(own, name) for name in measured})
     for bound_by in (BoundBy.COMPUTE, BoundBy.ATTENTION):
         assert own.drawn[bound_by] == other.drawn[bound_by]
     assert own.drawn[BoundBy.MEMORY] < other.drawn[BoundBy.MEMORY]
+    # its memory is slower, so fewer kernels wait for the issue of instructions
+    for bound_by in (BoundBy.ISSUE, BoundBy.MIXED):
+        assert 0 < own.follows[bound_by] < other.follows[bound_by]
     # another chip's recordings are not its own
     for bound_by, runs in own.recorded_in.items():
         assert runs and not runs.keys() & other.recorded_in[bound_by].keys()

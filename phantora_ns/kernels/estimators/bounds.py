@@ -5,7 +5,7 @@ multiprocessors. Some wait for the issue of their instructions: functions such a
 numbers, index arithmetic of strided operands, casts that are read element by element. Their time
 follows the clock, in whole or in part. Which ones was measured: bench/power/spin.py, kernels beside
 a clock that goes from 1,980 to 1,430 MHz. Rule: a kernel that was not measured counts as bound by
-memory.
+memory. Inductor's kernels are a class of their own for what they draw.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ MIXED = re.compile(
     r"|::compute_grad_weight|::sum_and_scatter|::reduce_kernel<.*::sum_functor<"
 )
 
+# Inductor's: as many bytes in a third of the time of the operators' own kernels, and more power (bench/power/mixes.py)
+FUSED = re.compile(r"^triton_(?:poi|red|per)_")
+
 
 @lru_cache(maxsize=4096)
 def of_kernel(name: str) -> int:
@@ -38,7 +41,11 @@ def of_kernel(name: str) -> int:
     3
     >>> of_kernel("void at::native::vectorized_elementwise_kernel<8, at::native::FillFunctor<float>>")
     0
+    >>> of_kernel("triton_poi_fused_mul_silu_0")
+    5
     """
+    if FUSED.match(name):
+        return BoundBy.FUSED
     if ISSUE.search(name):
         return BoundBy.ISSUE
     return BoundBy.MIXED if MIXED.search(name) else BoundBy.MEMORY

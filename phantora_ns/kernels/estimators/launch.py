@@ -113,9 +113,7 @@ def estimate(
     `identity`: the signature's."""
     inductor = triton.work(kernel, identity) if context is None else None
     if inductor is not None:
-        return Estimate(
-            triton.duration_ns(inductor, kernel, rates), Source.ROOFLINE, BoundBy.MEMORY
-        )
+        return Estimate(triton.duration_ns(inductor, kernel, rates), Source.ROOFLINE, BoundBy.FUSED)
     name = names.parse(kernel.name)
     call = attention_call(kernel, name, context)
     if call is not None:

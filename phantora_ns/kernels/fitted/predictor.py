@@ -111,7 +111,7 @@ class ScaledPredictor:
     estimates. By the data sheets, that is what the rate that limits the work takes more or less here:
     arithmetic by type, memory bandwidth, or multiprocessors x clock. What a kernel takes beyond its
     estimate is bound by something else, and stays; of what is quicker than its estimate (it finds its data in
-    the cache) the difference counts in proportion. `share(kind, bound_by)` of the difference is what both
+    the cache) the difference counts in proportion. `share(kind, bound_by, fields)` of the difference is what both
     GPUs have shown, 1 where only one was measured (docs/kernel-times.md). `lookup` and `other` answer for
     the other GPU, `own` estimates for this one."""
 
@@ -120,7 +120,7 @@ class ScaledPredictor:
         lookup: Callable[..., tuple[int, int, int]],
         other: Estimator,
         own: Estimator,
-        share: Callable[[int, int], float],
+        share: Callable[[int, int, Any], float],
     ):
         self._lookup, self._other, self._own, self._share = lookup, other, own, share
 
@@ -138,7 +138,7 @@ class ScaledPredictor:
             return None
         more_ns = difference_ns(duration_ns, own.duration_ns, other.duration_ns)
         return Estimate(
-            duration_ns + self._share(kind, own.bound_by) * more_ns,
+            duration_ns + self._share(kind, own.bound_by, fields) * more_ns,
             SOURCES.get(kind, own.source),
             own.bound_by,
         )
