@@ -87,7 +87,9 @@ static void read_role(void)
     else if (strstr(text, "phantora_ns."))
         name = "writer";
     else if (job && strstr(text, job))
-        name = strstr(text, " rank") ? "rank" : strstr(text, " worker") ? "worker" : "agent";
+        name = strstr(text, " rank") || getenv("TORCHELASTIC_RUN_ID") ? "rank" /* torchrun's too */
+               : strstr(text, " worker")                              ? "worker"
+                                                                      : "agent";
     of_the_job = strchr("rwao", *name) && strcmp(name, "writer");
     strcpy(role, name);
 }
