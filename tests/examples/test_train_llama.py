@@ -25,8 +25,25 @@ def steps(done, count):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extra", [(), ("--ac",)], ids=["plain", "recompute"])
-@pytest.mark.parametrize("mode", ["ddp", "fsdp", "tp", "fsdp_tp"])
+@pytest.mark.parametrize(
+    ("mode", "extra"),
+    [
+        ("ddp", ()),
+        ("fsdp", ("--ac",)),
+        ("tp", ()),
+        ("fsdp_tp", ("--ac",)),
+        # the other way round, every night
+        *(
+            pytest.param(mode, extra, marks=pytest.mark.nightly)
+            for mode, extra in (
+                ("ddp", ("--ac",)),
+                ("fsdp", ()),
+                ("tp", ("--ac",)),
+                ("fsdp_tp", ()),
+            )
+        ),
+    ],
+)
 def test_every_mode_on_one_node(phantora, root, mode, extra):
     done = phantora(
         "--quiet",
