@@ -111,7 +111,11 @@ def measure(ranks, per_node, job, warm, fold):
         watcher.join()
         wall = time.monotonic() - start
         if process.returncode:
-            raise SystemExit("".join(said[-40:]))
+            log = Path(tempfile.gettempdir(), f"bench-ranks-{os.getpid()}.log")
+            log.write_text(
+                "".join(said)
+            )  # the first error may be far above the tracebacks of 128 launchers
+            raise SystemExit("".join(said[-40:]) + f"all of it: {log}")
         hub_s = json.loads(Path(report.name).read_text())["hub_cpu_ns"] / 1e9
         cpu_s = children_cpu_s(started)
         return (
