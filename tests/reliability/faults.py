@@ -32,7 +32,7 @@ OTHERS_SAY = (
 )
 SPACE = ("ftruncate", "ftruncate64", "fallocate", "posix_fallocate", "posix_fallocate64")
 MEMORY = ("mmap", "mmap64", "memfd_create", "mount")
-COUNTED = ("report: answers_past_idle", "report: answers_past_sleepers")
+COUNTED = ("report: answers_past_sleepers",)
 OUR_ROLES = ("launcher", "hub", "sandbox", "guard", "sweep", "writer")
 # 1: the hub, or the interceptor, ended a rank, and its agent failed
 RIGHT_CODES = {role: (70, 2) for role in OUR_ROLES} | {"hub": (70, 2, 1)}

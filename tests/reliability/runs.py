@@ -22,8 +22,9 @@ from tests.reliability.strikes import ROLES, Strike, right_codes, role_of
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 SETTLE_S = 10
-# of a report, from run to run: which rank asks for a kernel's time first is a race
-CHANGES = ("wall_s", "hub_cpu_ns", "messages", "rollbacks")
+# of a report, from run to run: which rank asks for a kernel's time first is a race, and whether the job stands
+# still before or after the hub knows an answer
+CHANGES = ("wall_s", "hub_cpu_ns", "messages", "rollbacks", "answers_past_idle")
 NOT_BURIED = 12  # lines of the job after our message
 PYTHON_STARTS = "Fatal Python error: init_import_site"  # so ends any Python that starts
 KILLED = re.compile(r"phantora-ns: warning: rank \d+ was killed by ")
