@@ -131,12 +131,12 @@ static bool beyond_host(uint64_t stream, int64_t position, int64_t latency)
            position > ph_host.mark + passed_since(ph_host.mark_at) + latency;
 }
 
-int ph_host_compare(const struct ph_stream_position *position)
+int ph_host_compare(const struct ph_stream_position *position, int64_t margin)
 {
     if (!ph_host.open || position->stream != ph_host.mark_stream) return -1;
     if (position->queue_slots < ph_host.reached)
         return 1; /* an operation that was issued later has ended */
-    return beyond_host(position->stream, position->position, 0) ? 0 : -1;
+    return beyond_host(position->stream, position->position, margin) ? 0 : -1;
 }
 
 /* Holds the host until `expr` is reached, unless the host's clock is beyond that. `expr` is the end

@@ -4,6 +4,7 @@
  * Why it exists: the caching allocator acts on the answers, so they are decided in simulated time,
  * at the host clock of the caller. Bounds and the order of work decide most of them here. The hub
  * decides the rest (docs/wire-protocol.md, QUERY). */
+#include "base/device.h"
 #include "base/log.h"
 #include "link/connection.h"
 #include "time/expression.h"
@@ -14,13 +15,14 @@
 #include "time/watchdog.h"
 #include "trace/trace_log.h"
 
-/* Whether `expr` has been reached at the host clock. `position` is its stream position. Decided
- * here if possible, else by the hub. */
-static bool reached_locked(const struct ph_expr *expr, const struct ph_stream_position *position)
+/* Whether `expr` has been reached at the host clock. `position` is its stream position; `margin`
+ * that of ph_host_compare. Decided here if possible, else by the hub. */
+static bool reached_locked(const struct ph_expr *expr, const struct ph_stream_position *position,
+                           uint64_t margin)
 {
     uint64_t now = ph_clock();
     int decided = ph_expr_upper(expr) <= now  ? 1
-                  : ph_host.open              ? ph_host_compare(position)
+                  : ph_host.open              ? ph_host_compare(position, (int64_t)margin)
                   : ph_expr_floor(expr) > now ? 0
                                               : -1;
     if (decided >= 0) return decided;
@@ -53,11 +55,12 @@ static bool ask(const struct ph_expr *expr, const struct ph_stream_position *pos
                 const char *call)
 {
     pthread_mutex_lock(&ph_lock);
-    bool over = ph_clock_repeats() && ph_in_chain() && reached_locked(expr, position);
+    bool over = ph_clock_repeats() && ph_in_chain() &&
+                reached_locked(expr, position, ph_spec()->launch_latency_ns);
     bool ready = over;
     if (!over) {
         ph_clock_advance(PH_CALL_QUERY);
-        ready = reached_locked(expr, position);
+        ready = reached_locked(expr, position, 0);
     }
     pthread_mutex_unlock(&ph_lock);
     ph_leave();

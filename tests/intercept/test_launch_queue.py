@@ -49,8 +49,8 @@ class Oracle:
         return ends
 
     def act(self, what, first=0, second=0):
-        # an event that was never recorded is over, and nothing is asked
-        if what != "q" or first in self.events:
+        # a query of what is over before the call costs nothing, as of an event that was never recorded
+        if what != "q" or self.events.get(first, 0) > self.now:
             self.now += self.cost[what]
         issued = self.now + self.latency
         if what in "kh":

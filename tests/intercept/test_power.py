@@ -61,19 +61,19 @@ struct ph_clocked multiply(int device, uint64_t duration_ns, int bound_by, int p
 MODEL = Power(
     limit=690.0,
     idle=130.0,
-    drawn=(400.0, 1000.0, 600.0, 400.0, 400.0),
+    drawn=(400.0, 1000.0, 600.0, 400.0, 400.0, 560.0),
     per_flop=tuple({"bf16": 1.0, "tf32": 2.0}.get(name, 0.0) for name in Precision.LABELS),
     attention_per_flop=1.2,
     exponent=1.5,
     link=0.5,
     window_ns=100_000_000,
     highest=2000.0,
-    recorded=(1600.0, 1600.0, 1600.0, 1800.0, 1800.0),
-    fastest=(0.0, 1800.0, 2000.0, 2000.0, 2000.0),
-    follows=(0.0, 1.0, 1.0, 0.7, 0.3),
+    recorded=(1600.0, 1600.0, 1600.0, 1800.0, 1800.0, 1600.0),
+    fastest=(0.0, 1800.0, 2000.0, 2000.0, 2000.0, 0.0),
+    follows=(0.0, 1.0, 1.0, 0.7, 0.3, 0.0),
     spread=0.01,
 )
-MEMORY, COMPUTE, ATTENTION, ISSUE, MIXED = range(5)
+MEMORY, COMPUTE, ATTENTION, ISSUE, MIXED, FUSED = range(6)
 MS = 1_000_000
 
 
