@@ -19,9 +19,9 @@ void ph_host_reach(uint64_t time);
 void ph_host_moment(uint64_t *vertex, int64_t *offset);
 /* the lowest vertex that the host's clock names, or `otherwise` if that is lower */
 uint64_t ph_host_oldest(uint64_t otherwise);
-/* 1: the position is reached at the host's clock; 0: it is not; -1: unknown here. `margin`: ns that the
- * position must be beyond what is known of the host; the launch latency, where no call has cost the
- * host time since it launched what it knows its clock by, else 0. */
+/* 1: the position is reached at the host's clock; 0: it is not; -1: unknown here. `margin`: ns that
+ * the position must be beyond what is known of the host; the launch latency, where no call has cost
+ * the host time since it launched what it knows its clock by, else 0. */
 int ph_host_compare(const struct ph_stream_position *position, int64_t margin);
 /* wait: called before a call takes `queue_slots` (see struct ph_time) of the stream; the host waits
  * until its queue has room. push: called after the call; the slots are in the queue. */
