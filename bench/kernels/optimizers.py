@@ -1,4 +1,4 @@
-"""Optimizers, norms of gradients and their scaling over the parameters of models, as a job that a leader records.
+"""A job that a leader records: optimizer steps and gradient clipping over the parameters of twelve models.
 
     phantora-ns profile --record kernels --leaders 0 --name optimizers -o FILE torchrun
     --nproc-per-node 1 -m bench.kernels.optimizers [--seconds 60]
@@ -20,9 +20,7 @@ import torch
 from bench.kernels.rested import Work, sweep
 
 Model = tuple[int, int, int, int, int]
-MODELS: tuple[
-    Model, ...
-] = (  # vocabulary, width, layers, width of keys and values, feed-forward width
+MODELS = (
     (32000, 512, 8, 512, 1536),
     (50304, 1024, 12, 1024, 4096),
     (32000, 1280, 16, 640, 3456),
@@ -36,9 +34,11 @@ MODELS: tuple[
     (32000, 4608, 5, 4608, 12288),
     (128256, 4352, 4, 1088, 14592),
 )
+"""Vocabulary, width, layers, width of keys and values, feed-forward width."""
 DTYPES = (torch.bfloat16, torch.float32)
 MOST_BYTES = 24e9
-"""Of parameters, gradients and both moments; two models may exist at a time."""
+"""The most that parameters, gradients and both moments of a model may take. The next model is built before the
+last one is freed, so two of them must fit."""
 
 
 def shapes(model: Model) -> list[tuple[int, ...]]:
@@ -58,7 +58,7 @@ def shapes(model: Model) -> list[tuple[int, ...]]:
 
 
 def works() -> Iterator[Work]:
-    """Shuffled, so that those for which there is no time left are any."""
+    """Shuffled, so that the time limit cuts off cases at random."""
     chosen = [(model, dtype) for model in MODELS for dtype in DTYPES]
     random.Random(3).shuffle(chosen)
     for model, dtype in chosen:

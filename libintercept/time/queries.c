@@ -15,14 +15,14 @@
 #include "time/watchdog.h"
 #include "trace/trace_log.h"
 
-/* Whether `expr` has been reached at the host clock. `position` is its stream position; `margin`
- * that of ph_host_compare. Decided here if possible, else by the hub. */
+/* Whether `expr` has been reached at the host clock. `position` is its stream position; `margin`:
+ * as for ph_host_compare. Decided here if possible, else by the hub. */
 static bool reached_locked(const struct ph_expr *expr, const struct ph_stream_position *position,
-                           uint64_t margin)
+                           int64_t margin)
 {
     uint64_t now = ph_clock();
     int decided = ph_expr_upper(expr) <= now  ? 1
-                  : ph_host.open              ? ph_host_compare(position, (int64_t)margin)
+                  : ph_host.open              ? ph_host_compare(position, margin)
                   : ph_expr_floor(expr) > now ? 0
                                               : -1;
     if (decided >= 0) return decided;
@@ -47,16 +47,16 @@ static bool reached_locked(const struct ph_expr *expr, const struct ph_stream_po
     return ready;
 }
 
-/* The same at the caller's clock. What was over before the call, by what the clock said then, costs
- * nothing in a run that repeats: the host allocator of PyTorch asks about each freed block once it
- * is over, from whichever thread pins memory next, so who asks is a matter of real time. What is
- * not over is asked about by the job itself in every run. */
+/* The same at the caller's clock. In a run that repeats, a query of an event that is complete when
+ * the call begins costs no simulated time. PyTorch's host allocator queries the events of freed
+ * blocks from whichever thread pins memory next, so which thread finds one complete depends on real
+ * time. An event that is not complete is queried by the job's own thread in every run. */
 static bool ask(const struct ph_expr *expr, const struct ph_stream_position *position,
                 const char *call)
 {
     pthread_mutex_lock(&ph_lock);
     bool over = ph_clock_repeats() && ph_in_chain() &&
-                reached_locked(expr, position, ph_spec()->launch_latency_ns);
+                reached_locked(expr, position, (int64_t)ph_spec()->launch_latency_ns);
     bool ready = over;
     if (!over) {
         ph_clock_advance(PH_CALL_QUERY);

@@ -12,7 +12,6 @@ from phantora_ns.report.host_part import repeatable, unknown_share
 from tests.reliability import unsteady
 from tests.torch.outcome import JOBS, Outcome
 
-PYTHON = (sys.executable, JOBS / "queries.py")
 STEP = re.compile(r"step +\d+ +([\d.]+) ms")
 
 
@@ -63,11 +62,12 @@ def test_two_runs_are_equal_to_the_byte(phantora, root, tmp_path, mode, ranks):
 
 
 def test_a_query_of_what_is_over_costs_nothing(phantora):
-    """PyTorch's host allocator asks about freed blocks from whichever thread pins memory next. While each
-    question cost 3 us, one in eight disturbed runs of tests/reliability/unsteady.py differed."""
+    """PyTorch's host allocator queries the events of freed blocks from whichever thread pins memory next. When
+    each query cost 3 us, one in eight disturbed runs of tests/reliability/unsteady.py differed."""
+    job = sys.executable, JOBS / "queries.py"
     clocks = set()
     for often in (0, 1, 1000):
-        done = phantora("--host-time", "model", "--gpus-per-node", 1, "--", *PYTHON, often)
+        done = phantora("--host-time", "model", "--gpus-per-node", 1, "--", *job, often)
         (line,) = Outcome(done, 1).lines("RESULT")
         assert line["ready"] and line["asked"] > 100, "an unfinished one costs time"
         clocks.add((line["asked"], line["clock"]))

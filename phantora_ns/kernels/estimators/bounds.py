@@ -5,7 +5,8 @@ multiprocessors. Some wait for the issue of their instructions: functions such a
 numbers, index arithmetic of strided operands, casts that are read element by element. Their time
 follows the clock, in whole or in part. Which ones was measured: bench/power/spin.py, kernels beside
 a clock that goes from 1,980 to 1,430 MHz. Rule: a kernel that was not measured counts as bound by
-memory. Inductor's kernels are a class of their own for what they draw.
+memory. Inductor's kernels are a class of their own, because they draw more power
+(bench/power/README.md).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from phantora_ns.kernels.estimators.triton import INDUCTORS
 from phantora_ns.protocol import BoundBy
 
 # slope of log(time) by log(1 / clock), measured: 0.5 to 0.8
@@ -29,9 +31,6 @@ MIXED = re.compile(
     r"|::compute_grad_weight|::sum_and_scatter|::reduce_kernel<.*::sum_functor<"
 )
 
-# Inductor's: as many bytes in a third of the time of the operators' own kernels, and more power (bench/power/mixes.py)
-FUSED = re.compile(r"^triton_(?:poi|red|per)_")
-
 
 @lru_cache(maxsize=4096)
 def of_kernel(name: str) -> int:
@@ -44,7 +43,7 @@ def of_kernel(name: str) -> int:
     >>> of_kernel("triton_poi_fused_mul_silu_0")
     5
     """
-    if FUSED.match(name):
+    if INDUCTORS.match(name):
         return BoundBy.FUSED
     if ISSUE.search(name):
         return BoundBy.ISSUE

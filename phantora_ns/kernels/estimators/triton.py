@@ -24,7 +24,7 @@ ADDRESS = 0xFFFFFFFF  # a parameter that is not a small integer
 TENSOR_BYTES = 2.0
 # Of a pointwise kernel whose size is too large for an identity: the value that autotuning prefers.
 ELEMENTS_PER_THREAD = 8
-_NAME = re.compile(r"triton_(poi|red|per)_")
+INDUCTORS = re.compile(r"triton_(poi|red|per)_")
 POINTWISE, REDUCTION, PERSISTENT = "poi", "red", "per"
 
 
@@ -65,7 +65,7 @@ def integers(identity: Any) -> list[int]:
 def work(kernel: Kernel, identity: Any) -> Work | None:
     """The work of a launch that no operator encloses. None for a kernel that Inductor did not write,
     or that comes from a template (products)."""
-    found = _NAME.match(kernel.name)
+    found = INDUCTORS.match(kernel.name)
     if found is None:
         return None
     given = integers(identity)
