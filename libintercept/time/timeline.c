@@ -166,11 +166,13 @@ static void run_locked(struct ph_stream *stream, uint64_t duration_ns, uint64_t 
 {
     const struct ph_device_spec *spec = ph_spec();
     uint64_t gap_ns = launches_graph ? spec->graph_gap_ns : spec->kernel_gap_ns;
+    /* before the kernel: the launch queue takes a call's own time off what is pushed after it */
+    if (stream->kernels >= MOST_KERNELS) cut_locked(stream);
+    stream->kernels++;
     ph_stream_order_locked(stream);
     for (int i = 0; i < stream->expr.count; i++) stream->expr.term[i].lag += (int64_t)gap_ns;
     ph_queue_add_host(stream, (int64_t)spec->launch_latency_ns);
     ph_expr_run(&stream->expr, (int64_t)duration_ns, (int64_t)contention_ns);
-    if (++stream->kernels >= MOST_KERNELS) cut_locked(stream);
     ph_queue_moved(stream, duration_ns, gap_ns);
     stream->used = true;
 }

@@ -3,7 +3,8 @@
 Why it exists: tests of the interceptor check the signatures and messages of a C call, not times. It
 speaks docs/wire-protocol.md as far as one rank alone needs it; every kernel lasts `duration_ns` and
 takes `works` of the launch queue (both may be functions of a signature's fields), every launch of
-communication takes `collective_ns`. `source` is what it says of every time. It `tells_watchdogs`
+communication takes `collective_ns`. Kernels have a `contention`, which comes true nowhere. `source` is
+what it says of every time. It `tells_watchdogs`
 every time, or none.
 """
 
@@ -38,6 +39,7 @@ class RecordingHub:
         collective_ns=0,
         source=7,
         tells_watchdogs=False,
+        contention_permille=0,
     ):
         self.messages = []
         self.duration_ns = duration_ns if callable(duration_ns) else lambda fields: duration_ns
@@ -45,6 +47,7 @@ class RecordingHub:
         self.collective_ns = collective_ns
         self.source = source
         self.tells_watchdogs = tells_watchdogs
+        self.contention_permille = contention_permille
         self._path = Path(run_dir) / "hub.sock"
         (Path(run_dir) / "ranks").mkdir(exist_ok=True)
         slots = 64  # stays empty: every duration is asked for, and so recorded
@@ -104,7 +107,13 @@ class RecordingHub:
         """t(head), with the nodes this client has defined."""
         nodes = self._times.setdefault(client, {0: 0})
         entries = zip(head[0::3], head[1::3], head[2::3], strict=True)
-        return max((nodes.get(node, 0) + lag + work for node, lag, work in entries), default=0)
+        return max(
+            (
+                nodes.get(node, 0) + lag + (sum(work[::2]) if isinstance(work, list) else work)
+                for node, lag, work in entries
+            ),
+            default=0,
+        )
 
     def _answer(self, client, message):
         kind = message[0]
@@ -131,7 +140,7 @@ class RecordingHub:
                 message[2],
                 self.duration_ns(message[6]),
                 self.source,
-                0,
+                self.contention_permille,
                 0,
                 self.works(message[6]),
                 0,

@@ -86,7 +86,7 @@ def job(run_dir, run_program, gpu):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
-    def run(script, limit=LIMIT):
+    def run(script, limit=LIMIT, contention_permille=0):
         conf = (run_dir / "device.conf").read_text()
         assert f"launch_queue {gpu.host.launch_queue}\n" in conf
         (run_dir / "device.conf").write_text(
@@ -95,7 +95,9 @@ def job(run_dir, run_program, gpu):
         write_table(run_dir / "host.tbl", HostRecord(), UNKNOWN_NS)
         lines = ["t", *script, "t"]
         padded = "".join(f"{line} {'0 ' * (3 - len(line.split()))}\n" for line in lines)
-        with module.RecordingHub(run_dir, duration_ns, works, COLLECTIVE_NS) as hub:
+        with module.RecordingHub(
+            run_dir, duration_ns, works, COLLECTIVE_NS, contention_permille=contention_permille
+        ) as hub:
             printed = run_program(
                 "queue", input=padded, PHANTORA_HOST_TIME="model"
             ).stdout.splitlines()
@@ -158,6 +160,28 @@ def test_a_queue_that_waits_for_communication_asks_nobody_until_the_job_looks(jo
         "the last reading of the clock but one; the last has nothing left to ask"
     )
     assert len(hub.of(8)) == 300
+
+
+def test_work_is_never_negative_where_an_expression_is_cut(job):
+    """After 1,024 kernels a stream's expression becomes a vertex. When the last of them is a call of two
+    works, and the host waits for the first, that ends a kernel's time before the call."""
+    ahead = 32  # calls of two works in a queue of 65
+    printed, expected, hub = job(
+        ["c 1", *["k 0 49"] * (1024 + ahead), "c 1", "t"], limit=65, contention_permille=300
+    )
+    assert printed == expected
+    heads = [head for kind in (2, 8) for message in hub.of(kind) for head in heads_of(message)]
+    assert sum(len(head) for head in heads) > 6
+    for head in heads:
+        for work in head[2::3]:
+            assert min(work if isinstance(work, list) else [work]) >= 0
+
+
+def heads_of(message):
+    """The expressions of a SYNC or an OPS, and of the vertices that it defines."""
+    yield message[6]
+    for _, head in message[3 if message[0] == 8 else 4].get("nodes", []):
+        yield head
 
 
 def test_communication_on_the_stream_that_computes_holds_it_up(job):

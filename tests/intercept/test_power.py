@@ -29,8 +29,8 @@ void set(const int64_t *numbers)
 {
     struct ph_power *power = &spec.power;
     power->available_uw = numbers[0], power->link_fj = numbers[1], power->window_ns = numbers[2];
-    power->highest_khz = numbers[3];
-    numbers += 4;
+    power->highest_khz = numbers[3], power->awake_uw = numbers[4];
+    numbers += 5;
     for (int i = 0; i < PH_BOUND_BY_COUNT; i++) {
         power->drawn_uw[i] = *numbers++;
         power->recorded_khz[i] = *numbers++;
@@ -107,7 +107,8 @@ def start(power, model=MODEL):
     def number(name):
         return fields.get(name, 0)
 
-    numbers = [number(name) for name in ("available_uw", "link_fj", "window_ns", "highest_khz")]
+    scalars = "available_uw", "link_fj", "window_ns", "highest_khz", "awake_uw"
+    numbers = [number(name) for name in scalars]
     for index in range(len(BOUND_BY)):
         numbers += [
             number(f"{name}.{index}")
@@ -153,9 +154,8 @@ def drawn_w(mix, found, idle_ns=0, sent_bytes=0):
         * kernel.duration_ns
         for (_, bound_by), kernel in zip(mix, found, strict=True)
     )  # fmt: skip
-    return (joules + sent_bytes * MODEL.link) / (
-        sum(kernel.duration_ns for kernel in found) + idle_ns
-    )
+    passed = sum(kernel.duration_ns for kernel in found) + idle_ns
+    return (joules + sent_bytes * MODEL.link) / passed + (MODEL.awake if sent_bytes else 0)
 
 
 kernels = st.tuples(
