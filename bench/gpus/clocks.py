@@ -1,17 +1,17 @@
 """The mean clocks of real steps beside those that the law of power gives them.
 
-    python -m bench.gpus.clocks DIR [MIXES_DIR]
+    python -m bench.gpus.clocks DIR... [--mixes MIXES_DIR]
 
 Why it exists: `[power]` of a GPU's file holds few numbers, and this says how well they hold. The law is that of
 phantora_ns/model/power.py, with one clock for a step: products and attention take an energy per FLOP, by the
 model's sizes; the rest, of which the step's trace tells the time, a power; links an energy per byte. Of kernels
-that a collective covers, the time that it added is left out, as in the simulator. DIR: bench/gpus/data;
-MIXES_DIR: of bench/power/mixes.py. Parts that were seen when the numbers were chosen are marked C.
+that a collective covers, the time that it added is left out, as in the simulator. DIR: visits, such as
+bench/gpus/data; MIXES_DIR: of bench/power/mixes.py. Parts that were seen when the numbers were chosen are marked C.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from statistics import mean
 
 from bench.accuracy.models import LLAMAS
 from bench.gpus import visit
-from bench.gpus.decompose import MS, real_steps
+from bench.gpus.decompose import MS, medians, real_steps
 from bench.gpus.jobs import SHAPES
 from bench.gpus.law import phase
 from bench.gpus.predict import STEPS
@@ -34,6 +34,11 @@ PER_FLOP = "gemm", "attention"
 BESIDE = 1.22
 """How much longer the other kernels take beside a ring (README.md)."""
 BACKWARD = 2.5  # FLOP of attention's backward pass over those of its forward pass
+SENT_GB = {shape: row[2:] for shape, row in STEPS.items()} | {
+    "3b14-fsdp-8k-ac": (8.8, 13.2),
+    "1b-fsdp-16k-ac": (6.0, 9.0),
+}
+"""A GPU sends so much in a step on two, and on four, GPUs."""
 
 
 def memory_ms(step: Step) -> float:
@@ -56,8 +61,8 @@ def teraflop(
 
 @dataclass
 class Part:
-    """A step on one of equal GPUs: `memory_ms` of kernels bound by memory, `fused_ms` of Inductor's,
-    `sent_gb` to other GPUs."""
+    """A step on one of equal GPUs: its `length_ms` without a trace, `memory_ms` of kernels bound by
+    memory, `fused_ms` of Inductor's, `sent_gb` to other GPUs."""
 
     name: str
     seen: bool
@@ -81,7 +86,8 @@ class Part:
         at_one = joules * 1e3 * ratio ** (power.exponent - 1)
         memory = power.drawn[BoundBy.MEMORY] * self.memory_ms * ratio**power.exponent
         memory += power.drawn[BoundBy.FUSED] * self.fused_ms * ratio**power.exponent
-        return (at_one + memory + 1e3 * self.sent_gb * power.link) / self.length_ms
+        awake = power.awake if self.sent_gb else 0.0
+        return (at_one + memory + 1e3 * self.sent_gb * power.link) / self.length_ms + awake
 
     def clock(self, power: Power) -> float:
         """The highest clock at which the step stays within the limit."""
@@ -95,10 +101,11 @@ class Part:
 
 def steps(folder: Path) -> list[Part]:
     """Of bench/gpus, means over the ranks."""
-    rows, samples, found = visit.results(folder), Samples(folder), []
+    rows, samples, untraced, found = visit.results(folder), Samples(folder), medians(folder), []
+    gpu = next(row["gpus"][0]["name"].split()[1].lower() for row in rows if row["row"] == "machine")
     for name, ranks in real_steps(folder).items():
         shape, gpus = name.split("@")
-        if shape not in STEPS:
+        if shape not in SENT_GB:
             continue
         job = SHAPES[shape]
         split = {"fsdp_tp": job.tp, "tp": int(gpus)}.get(job.mode, 1)
@@ -107,13 +114,13 @@ def steps(folder: Path) -> list[Part]:
             Part(
                 name,
                 name not in visit.EVALUATION,
-                "h200",
+                gpu,
                 phase(rows, samples, name)[0],
-                mean(step.length for step in ranks) / MS,
+                untraced[name],
                 mean(memory_ms(step) for step in ranks),
                 products / split,
                 attention / split,
-                0.0 if gpus == "1" else STEPS[shape][2 if gpus == "2" else 3],
+                0.0 if gpus == "1" else SENT_GB[shape][gpus == "4"],
             )
         )
     return found
@@ -137,8 +144,12 @@ def mixed(folder: Path, gpu: str = "h100") -> list[Part]:
 
 
 def main() -> None:
-    parts = steps(Path(sys.argv[1]))
-    parts += mixed(Path(sys.argv[2])) if len(sys.argv) > 2 else []
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--mixes", type=Path)
+    options = parser.parse_args()
+    parts = [part for folder in options.folders for part in steps(folder)]
+    parts += mixed(options.mixes) if options.mixes else []
     errors: dict[tuple[str, bool], list[float]] = defaultdict(list)
     for part in parts:
         clock = part.clock(load_gpu(part.gpu).power)

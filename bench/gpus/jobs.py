@@ -41,6 +41,8 @@ class Shape:
 SHAPES = {
     "1b-fsdp-4k": Shape("1b", "fsdp", 4096, 2),
     "8b12-fsdp-8k-ac": Shape("8b", "fsdp", 8192, 2, layers=12, recompute=True, steps=6),
+    "3b14-fsdp-8k-ac": Shape("3b", "fsdp", 8192, 2, layers=14, recompute=True, steps=8),
+    "1b-fsdp-16k-ac": Shape("1b", "fsdp", 16384, 1, recompute=True, steps=8),
     "8b12-fsdp-4k": Shape("8b", "fsdp", 4096, 1, layers=12),
     "1b-ddp-4k": Shape("1b", "ddp", 4096, 2),
     "8b-fsdp-4k": Shape("8b", "fsdp", 4096, 1, steps=8),

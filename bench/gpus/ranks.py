@@ -64,6 +64,8 @@ PARTS = [  # in order of value
     *step_parts("160m-fsdp-1k", 8, 1, 4, 2),
     Part("beside", "", 2, 12),
     Part("step", "1b-fsdp-4k", 1, 9, again=True),
+    *step_parts("3b14-fsdp-8k-ac", 24, 1, 2),
+    *step_parts("1b-fsdp-16k-ac", 18, 1, 2),
 ]
 
 

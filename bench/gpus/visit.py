@@ -25,6 +25,7 @@ EVALUATION = {
     "8b-fsdp-4k@4",
     "8b12-fsdp_tp2-4k@4",
     "13b10-tp-4k@4",
+    *(f"1b-fsdp-16k-ac@{n}" for n in (1, 2, 4)),
 }
 US = 1000
 CLOCK, ENERGY = 2, 5  # columns of samples.csv

@@ -44,8 +44,8 @@ static const struct field {
     FIELD(name, TEXT),           FIELD(memory_bytes, U64),  FIELD(context_bytes, U64),
     FIELD(comm_bytes, U64),      FIELD(compute_major, INT), FIELD(compute_minor, INT),
     FIELD(multiprocessors, INT), FIELD(nvlinks, INT),       FIELD(launch_latency_ns, U64),
-    FIELD(kernel_gap_ns, U64),   FIELD(graph_gap_ns, U64),  FIELD(graph_launch_ns, U64),
-    FIELD(graph_node_ns, U64),   FIELD(launch_queue, U64),
+    FIELD(kernel_gap_ns, U64),   FIELD(crowd_gap_ns, U64),  FIELD(graph_gap_ns, U64),
+    FIELD(graph_launch_ns, U64), FIELD(graph_node_ns, U64), FIELD(launch_queue, U64),
 #undef FIELD
 };
 enum { FIELDS = sizeof fields / sizeof fields[0] };
@@ -90,6 +90,7 @@ static void set_power(const char *path, int line, const char *name, const char *
         {"flop_fj", offsetof(struct ph_power, flop_fj), PH_PRECISIONS},
         {"attention_flop_fj", offsetof(struct ph_power, attention_flop_fj), 1},
         {"link_fj", offsetof(struct ph_power, link_fj), 1},
+        {"awake_uw", offsetof(struct ph_power, awake_uw), 1},
         {"window_ns", offsetof(struct ph_power, window_ns), 1},
         {"highest_khz", offsetof(struct ph_power, highest_khz), 1},
         {"recorded_khz", offsetof(struct ph_power, recorded_khz), PH_BOUND_BY_COUNT},

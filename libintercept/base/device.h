@@ -19,6 +19,7 @@ struct ph_power {         /* how the power limit decides clocks (time/power.c) *
     int64_t flop_fj[PH_PRECISIONS];
     int64_t attention_flop_fj;
     int64_t link_fj;   /* femtojoules per byte that is sent */
+    int64_t awake_uw;  /* of links that have sent within the window */
     int64_t window_ns; /* over which the limit holds the mean power */
     int64_t highest_khz;
     int64_t recorded_khz[PH_BOUND_BY_COUNT]; /* of the recorded times */
@@ -45,7 +46,9 @@ struct ph_device_spec {
     uint64_t call_cost[PH_CALLS];
     uint64_t launch_latency_ns; /* from the launch call to the kernel's start on an idle stream */
     uint64_t kernel_gap_ns;     /* between back-to-back kernels in a stream */
-    uint64_t graph_gap_ns;      /* as kernel_gap_ns, between the kernels of one graph launch */
+    /* more than that, where kernels of two other streams, or more, wait for events */
+    uint64_t crowd_gap_ns;
+    uint64_t graph_gap_ns; /* as kernel_gap_ns, between the kernels of one graph launch */
     /* host time of cudaGraphLaunch: per launch, and per op of the graph */
     uint64_t graph_launch_ns;
     uint64_t graph_node_ns;

@@ -5,12 +5,13 @@
  * clock (docs/kernel-times.md).
  *
  * This file keeps two means for each GPU: the power that its kernels would draw at the highest
- * clock and the power of its links. Both are followed kernel by kernel, in the order in which the
- * work was issued, because that is the order in which it runs. A kernel counts for longer than it
- * takes by the share of time in which the GPU had no work. That share is known exactly where the
- * host has waited for the GPU, and is taken over from the time before such a wait. Waits for
- * communication are not part of it: they are foretold one by one (time/gaps.c), because a GPU that
- * works and waits by turns is held down while it works.
+ * clock and the power of what its links send. Links that are in use draw more beside that. Both are
+ * followed kernel by kernel, in the order in which the work was issued, because that is the order
+ * in which it runs. A kernel counts for longer than it takes by the share of time in which the GPU
+ * had no work. That share is known exactly where the host has waited for the GPU, and is taken over
+ * from the time before such a wait. Waits for communication are not part of it: they are foretold
+ * one by one (time/gaps.c), because a GPU that works and waits by turns is held down while it
+ * works.
  *
  * Rule: all arithmetic uses whole numbers of simulated time, so runs repeat. */
 #include "time/power.h"
@@ -22,6 +23,7 @@ enum { DEVICES = 8, WHOLE = 1000, MILLION = 1000000 };
 static struct {
     int64_t demand_uw; /* of kernels at the highest clock, beyond idle */
     int64_t links_uw;
+    int64_t awake_ns; /* how long its links count as in use */
     /* GPU time issued since `since`, and foretold waits; queued work carries over */
     uint64_t asked_ns;
     uint64_t since;
@@ -35,7 +37,8 @@ static void forget(void) { memset(gpu, 0, sizeof gpu); }
 static int64_t clock_khz(int device)
 {
     const struct ph_power *power = &ph_spec()->power;
-    int64_t available = power->available_uw - gpu[device].links_uw, demand = gpu[device].demand_uw,
+    int64_t links = gpu[device].links_uw + (gpu[device].awake_ns > 0 ? power->awake_uw : 0),
+            available = power->available_uw - links, demand = gpu[device].demand_uw,
             last = PH_POWER_CLOCKS - 1;
     /* links alone never take so much; the bound keeps the quotient in range */
     if (available < power->available_uw / 4) available = power->available_uw / 4;
@@ -70,6 +73,7 @@ static void follow(int device, int64_t drawn_uw, int64_t passed)
     int64_t window = ph_spec()->power.window_ns;
     gpu[device].demand_uw += (drawn_uw - gpu[device].demand_uw) / 1000 * passed / (window / 1000);
     gpu[device].links_uw -= gpu[device].links_uw / 1000 * passed / (window / 1000);
+    if (gpu[device].awake_ns > 0) gpu[device].awake_ns -= passed;
 }
 
 /* What a kernel of so long would draw at the highest clock, beyond idle. Energy per FLOP goes as
@@ -138,6 +142,7 @@ void ph_power_sent_locked(int device, uint64_t bytes)
                         (uint64_t)power->window_ns;
     gpu[device].links_uw += (int64_t)(more < most ? more : most);
     if (gpu[device].links_uw > power->available_uw) gpu[device].links_uw = power->available_uw;
+    if (bytes) gpu[device].awake_ns = power->window_ns;
 }
 
 void ph_power_waited_locked(uint64_t now)

@@ -28,8 +28,9 @@ struct ph_stream {
     /* last_launch: end vertex of the stream's last communication; last_cut: vertex that its
      * expression last was cut at */
     uint64_t id, busy_ns, last_launch, last_cut;
-    uint32_t kernels; /* since the last cut */
-    int64_t position; /* stream position: least time of its work in sequence, gaps included */
+    uint64_t kernel_begin; /* before which its last kernel does not begin */
+    uint32_t kernels;      /* since the last cut */
+    int64_t position;      /* stream position: least time of its work in sequence, gaps included */
     /* position in another stream that this stream's expression follows */
     struct ph_stream_position after;
     struct ph_queue *queue;

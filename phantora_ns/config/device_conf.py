@@ -28,6 +28,7 @@ def device_lines(gpu: GpuModel, nodes: int = 1) -> list[str]:
         "nvlinks": gpu.nvlinks,
         "launch_latency_ns": host.launch_latency_ns,
         "kernel_gap_ns": host.kernel_gap_ns,
+        "crowd_gap_ns": host.crowd_gap_ns,
         "graph_gap_ns": host.graph_gap_ns,
         "graph_launch_ns": host.graph_launch_ns,
         "graph_node_ns": host.graph_node_ns,

@@ -58,6 +58,7 @@ def power_of(table: Table) -> Power:
         attention_per_flop=flop.picojoules_per_flop("attention", default=0.0),
         exponent=table.number("exponent", low=1.0),
         link=table.nanojoules_per_byte("link"),
+        awake=table.watts("links_awake"),
         window_ns=table.time_ns("window"),
         highest=highest,
         recorded=tuple(table.megahertz(f"recorded_{name}", default=recorded) for name in BOUND_BY),

@@ -112,6 +112,7 @@ def _host_costs(table: Table) -> HostCosts:
         kernel_gap_ns=table.time_ns("kernel_gap"),
         unknown_ns=table.time_ns("unknown"),
         launch_queue=table.integer("launch_queue", low=0),
+        crowd_gap_ns=table.time_ns("crowd_gap", default=0),
         graph_gap_ns=table.time_ns("graph_gap", default=table.time_ns("kernel_gap")),
         graph_launch_ns=table.time_ns("graph_launch", default=calls.time_ns("launch")),
         graph_node_ns=table.time_ns("graph_node", default=0),

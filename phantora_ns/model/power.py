@@ -7,8 +7,9 @@ found; libintercept/time/power.c applies them. Rule: only data and the law; no s
 The law: a kernel draws `drawn` W beyond the idle power at the highest clock, times (clock / highest)
 to the power `exponent` at a lower one. Products and attention take an energy per FLOP instead, times
 (clock / highest) to the power `exponent` - 1: their time goes as one over the clock. Communication
-draws `link` per byte that the GPU sends. The clock is the highest at which the mean over `window`
-stays within the limit. Of a kernel's time, `follows` goes as one over the clock.
+draws `link` per byte that the GPU sends, and `awake` all the time while the last byte is no older than
+`window`. The clock is the highest at which the mean over `window` stays within the limit. Of a
+kernel's time, `follows` goes as one over the clock.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class Power:
     `drawn`: by kernels beyond that, at the highest clock. `per_flop`: picojoules beyond idle per FLOP of
     products at the highest clock, by `Precision`, and `attention_per_flop` of attention; where 0, or where the
     FLOP are not known, a kernel draws `drawn`. `exponent`: of the clock in that power.
-    `link`: nanojoules per byte sent. `window_ns`: the time over which the limit holds the mean.
-    `highest`: the clock without a limit. `recorded`: the clock of recorded times. `fastest`: the
-    clock above which kernels take no less time; 0: their time does not follow the clock. `follows`:
-    the share of their recorded time that does. `spread`: the standard deviation of clocks between
-    GPUs at their limits, as a share. `recorded_in`: the clock of such kernels in single runs of the
-    kernel-time database, by what bounds them and the run's uid.
+    `link`: nanojoules per byte sent. `awake`: of links in use. `window_ns`: the time over which the
+    limit holds the mean. `highest`: the clock without a limit. `recorded`: the clock of recorded
+    times. `fastest`: the clock above which kernels take no less time; 0: their time does not follow
+    the clock. `follows`: the share of their recorded time that does. `spread`: the standard deviation
+    of clocks between GPUs at their limits, as a share. `recorded_in`: the clock of such kernels in
+    single runs of the kernel-time database, by what bounds them and the run's uid.
     """
 
     limit: float
@@ -56,6 +57,7 @@ class Power:
     attention_per_flop: float
     exponent: float
     link: float
+    awake: float
     window_ns: int
     highest: float
     recorded: tuple[float, ...]
@@ -70,7 +72,9 @@ class Power:
     def unlimited(cls) -> Power:
         """Of a GPU model about which nothing is known: every kernel takes its recorded time."""
         nothing = (0.0,) * len(BOUND_BY)
-        return cls(0.0, 0.0, nothing, (), 0.0, 1.0, 0.0, 1, 0.0, nothing, nothing, nothing, 0.0)
+        return cls(
+            0.0, 0.0, nothing, (), 0.0, 1.0, 0.0, 0.0, 1, 0.0, nothing, nothing, nothing, 0.0
+        )
 
     @property
     def known(self) -> bool:
@@ -118,6 +122,7 @@ class Power:
         yield from (
             ("available_uw", round(1e6 * (self.limit - self.idle))),
             ("link_fj", round(1e6 * self.link)),
+            ("awake_uw", round(1e6 * self.awake)),
             ("window_ns", self.window_ns),
             ("highest_khz", round(1000 * self.highest)),
         )

@@ -19,7 +19,9 @@ from phantora_ns.protocol import (
     KERNEL_TABLE_MAGIC,
     KERNEL_TABLE_SLOT,
     KERNEL_TABLE_VERSION,
+    KernelClass,
     KernelTableHeader,
+    SignatureKind,
 )
 
 HELLO, SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, COMM_FREE, OPS, FETCH, LOOKUP, NOTE, BYE = range(
@@ -141,7 +143,7 @@ class RecordingHub:
                 self.duration_ns(message[6]),
                 self.source,
                 self.contention_permille,
-                0,
+                KernelClass.COPY << 8 if message[5] == SignatureKind.MEMORY else 0,
                 self.works(message[6]),
                 0,
             ]

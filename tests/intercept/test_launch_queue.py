@@ -86,12 +86,15 @@ def job(run_dir, run_program, gpu):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
-    def run(script, limit=LIMIT, contention_permille=0):
-        conf = (run_dir / "device.conf").read_text()
-        assert f"launch_queue {gpu.host.launch_queue}\n" in conf
-        (run_dir / "device.conf").write_text(
-            conf.replace(f"launch_queue {gpu.host.launch_queue}\n", f"launch_queue {limit}\n")
-        )
+    def run(script, limit=LIMIT, contention_permille=0, crowd_gap_ns=0):
+        conf = mine = (run_dir / "device.conf").read_text()
+        for key, was, value in (
+            ("launch_queue", gpu.host.launch_queue, limit),
+            ("crowd_gap_ns", gpu.host.crowd_gap_ns, crowd_gap_ns),  # the oracle knows nothing of it
+        ):
+            assert f"{key} {was}\n" in mine
+            mine = mine.replace(f"{key} {was}\n", f"{key} {value}\n")
+        (run_dir / "device.conf").write_text(mine)
         write_table(run_dir / "host.tbl", HostRecord(), UNKNOWN_NS)
         lines = ["t", *script, "t"]
         padded = "".join(f"{line} {'0 ' * (3 - len(line.split()))}\n" for line in lines)
@@ -175,6 +178,33 @@ def test_work_is_never_negative_where_an_expression_is_cut(job):
     for head in heads:
         for work in head[2::3]:
             assert min(work if isinstance(work, list) else [work]) >= 0
+
+
+@pytest.mark.parametrize(
+    "waiting, crowded",
+    [
+        ([], False),
+        (["k 1 5"], False),
+        (["k 1 5", "k 1 5"], False),
+        (["k 1 5", "k 2 5"], True),
+        (["k 1 5", "c 2"], True),
+        (["k 1 5", "k 2 5", "k 3 5"], True),
+        (["k 1 5", "h 2"], False),
+        (["k 1 5"] + ["w 2 0"], False),
+    ],
+)
+def test_kernels_are_further_apart_while_two_other_streams_have_kernels_that_wait(
+    job, waiting, crowded
+):
+    """As measured (bench/gpus/crowd.py): not where one stream has some, and neither copies from the
+    host nor streams that only wait count."""
+    gap, behind = 1_400, 100
+    script = ["k 0 3000", "r 0 0"]
+    for call in waiting:
+        script += [f"w {call.split()[1]} 0", call]
+    script += [*["k 0 50"] * behind, "y 0", "t"]
+    ends = [int(job(script, crowd_gap_ns=each)[0][-1].split()[1]) for each in (0, gap)]
+    assert ends[1] - ends[0] == (gap * behind if crowded else 0)
 
 
 def heads_of(message):

@@ -66,6 +66,7 @@ MODEL = Power(
     attention_per_flop=1.2,
     exponent=1.5,
     link=0.5,
+    awake=25.0,
     window_ns=100_000_000,
     highest=2000.0,
     recorded=(1600.0, 1600.0, 1600.0, 1800.0, 1800.0, 1600.0),
@@ -378,3 +379,18 @@ def test_no_number_of_flop_leaves_the_range(power, flop, duration):
         found = power.multiply(0, duration, COMPUTE, Precision.BF16, flop, False)
         assert 0 < found.duration_ns < 4 * duration + 2
         assert MODEL.clock(3) * 999 <= found.clock_khz <= MODEL.highest * 1000
+
+
+def test_links_in_use_draw_power_until_a_window_after_the_last_byte(power):
+    """One byte costs nothing by itself. Kernels that are held then have less, and the same as before once
+    the links have been idle for a window."""
+    start(power)
+    before = run(power, MS, COMPUTE, times=10 * MODEL.window_ns // MS)
+    power.ph_power_sent_locked(0, 1)
+    use = run(power, MS, COMPUTE, times=MODEL.window_ns // MS // 2)
+    after = run(power, MS, COMPUTE, times=2 * MODEL.window_ns // MS)
+    assert before.held and use.clock_khz < before.clock_khz
+    assert use.clock_khz / before.clock_khz == pytest.approx(
+        (1 - MODEL.awake / (MODEL.limit - MODEL.idle)) ** (1 / MODEL.exponent), rel=0.003
+    )
+    assert after.clock_khz == pytest.approx(before.clock_khz, rel=1e-3)
