@@ -48,8 +48,7 @@ def error(pair: Pair, power: Power) -> float:
     return fall(pair, power) - (several.mhz / one.mhz - 1)
 
 
-def squares(found: list[Pair], link: float, awake: float) -> float:
-    powers = {gpu: load_gpu(gpu).power for gpu in {several.gpu for _, several in found}}
+def squares(found: list[Pair], powers: dict[str, Power], link: float, awake: float) -> float:
     return mean(
         error(pair, replace(powers[pair[1].gpu], link=link, awake=awake)) ** 2 for pair in found
     )
@@ -57,16 +56,17 @@ def squares(found: list[Pair], link: float, awake: float) -> float:
 
 def main() -> None:
     found = pairs([Path(name) for name in sys.argv[1:]])
+    powers = {gpu: load_gpu(gpu).power for gpu in {several.gpu for _, several in found}}
     for one, several in found:
-        power = load_gpu(several.gpu).power
-        told = f"real {several.mhz / one.mhz - 1:+.1%}, law {fall((one, several), power):+.1%}"
+        law = fall((one, several), powers[several.gpu])
+        told = f"real {several.mhz / one.mhz - 1:+.1%}, law {law:+.1%}"
         print(f"{several.gpu} {several.name:20} {'C' if several.seen else 'E'} {told}")
     seen = [pair for pair in found if pair[1].seen]
     for link in LINK:
-        awake = min(range(MOST_W), key=lambda watts: squares(seen, link, watts))
-        print(f"{link} nJ/B: {awake} W, root mean square {squares(seen, link, awake) ** 0.5:.1%}")
+        square, awake = min((squares(seen, powers, link, watts), watts) for watts in range(MOST_W))
+        print(f"{link} nJ/B: {awake} W, root mean square {square**0.5:.1%}")
     for label, some in (("C", seen), ("E", [pair for pair in found if not pair[1].seen])):
-        errors = [error(pair, load_gpu(pair[1].gpu).power) for pair in some]
+        errors = [error(pair, powers[pair[1].gpu]) for pair in some]
         print(f"{label}: mean error {mean(map(abs, errors)):.1%}, signed {mean(errors):+.1%}")
 
 

@@ -46,7 +46,7 @@ struct ph_device_spec {
     uint64_t call_cost[PH_CALLS];
     uint64_t launch_latency_ns; /* from the launch call to the kernel's start on an idle stream */
     uint64_t kernel_gap_ns;     /* between back-to-back kernels in a stream */
-    /* more than that, where kernels of two other streams, or more, wait for events */
+    /* added to it while kernels of two or more other streams wait for events */
     uint64_t crowd_gap_ns;
     uint64_t graph_gap_ns; /* as kernel_gap_ns, between the kernels of one graph launch */
     /* host time of cudaGraphLaunch: per launch, and per op of the graph */

@@ -47,10 +47,11 @@ static bool reached_locked(const struct ph_expr *expr, const struct ph_stream_po
     return ready;
 }
 
-/* The same at the caller's clock. In a run that repeats, a query of an event that is complete when
- * the call begins costs no simulated time. PyTorch's host allocator queries the events of freed
- * blocks from whichever thread pins memory next, so which thread finds one complete depends on real
- * time. An event that is not complete is queried by the job's own thread in every run. */
+/* Answers a query of the job, and charges the host for it. In a run that repeats, a query of an
+ * event that is complete when the call begins is free. The reason: PyTorch's host allocator queries
+ * the events of freed blocks from whichever thread pins memory next, and which thread that is
+ * depends on real time. A query that finds its event not complete comes from the same thread in
+ * every run. */
 static bool ask(const struct ph_expr *expr, const struct ph_stream_position *position,
                 const char *call)
 {

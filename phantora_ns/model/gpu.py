@@ -31,9 +31,8 @@ class HostCosts:
     launch_queue: int
     """Queue slots of one stream: a launch waits while all of them hold unfinished work. 0: no
     limit."""
-    crowd_gap_ns: int = (
-        0  # more than that, where kernels of two other streams, or more, wait for events
-    )
+    crowd_gap_ns: int = 0
+    """What is added to `kernel_gap_ns` while kernels of two or more other streams wait for events."""
     graph_gap_ns: int = 0  # between back-to-back kernels of a CUDA graph
     graph_launch_ns: int = 0  # what cudaGraphLaunch costs the host
     graph_node_ns: int = 0  # what each op of the graph adds to that

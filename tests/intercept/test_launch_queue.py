@@ -49,7 +49,7 @@ class Oracle:
         return ends
 
     def act(self, what, first=0, second=0):
-        # a query of what is over before the call costs nothing, as of an event that was never recorded
+        # a query of an event that is complete, or was never recorded, costs the host nothing
         if what != "q" or self.events.get(first, 0) > self.now:
             self.now += self.cost[what]
         issued = self.now + self.latency
@@ -90,7 +90,7 @@ def job(run_dir, run_program, gpu):
         conf = mine = (run_dir / "device.conf").read_text()
         for key, was, value in (
             ("launch_queue", gpu.host.launch_queue, limit),
-            ("crowd_gap_ns", gpu.host.crowd_gap_ns, crowd_gap_ns),  # the oracle knows nothing of it
+            ("crowd_gap_ns", gpu.host.crowd_gap_ns, crowd_gap_ns),  # the oracle has no such gap
         ):
             assert f"{key} {was}\n" in mine
             mine = mine.replace(f"{key} {was}\n", f"{key} {value}\n")
@@ -190,7 +190,7 @@ def test_work_is_never_negative_where_an_expression_is_cut(job):
         (["k 1 5", "c 2"], True),
         (["k 1 5", "k 2 5", "k 3 5"], True),
         (["k 1 5", "h 2"], False),
-        (["k 1 5"] + ["w 2 0"], False),
+        (["k 1 5", "w 2 0"], False),
     ],
 )
 def test_kernels_are_further_apart_while_two_other_streams_have_kernels_that_wait(

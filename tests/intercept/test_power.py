@@ -74,7 +74,7 @@ MODEL = Power(
     follows=(0.0, 1.0, 1.0, 0.7, 0.3, 0.0),
     spread=0.01,
 )
-MEMORY, COMPUTE, ATTENTION, ISSUE, MIXED, FUSED = range(6)
+MEMORY, COMPUTE, ATTENTION, ISSUE, MIXED = range(5)
 MS = 1_000_000
 
 
@@ -382,8 +382,8 @@ def test_no_number_of_flop_leaves_the_range(power, flop, duration):
 
 
 def test_links_in_use_draw_power_until_a_window_after_the_last_byte(power):
-    """One byte costs nothing by itself. Kernels that are held then have less, and the same as before once
-    the links have been idle for a window."""
+    """The energy of the one byte that is sent here is negligible. While the links count as in use, their power
+    lowers the clock that the limit allows. A window later the clock is back."""
     start(power)
     before = run(power, MS, COMPUTE, times=10 * MODEL.window_ns // MS)
     power.ph_power_sent_locked(0, 1)
