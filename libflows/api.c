@@ -139,6 +139,13 @@ API(void, ph_flows_move, (struct engine * e, int32_t group, int64_t start_ns))
         move_flow(e, flow, ns_to_tick(start_ns));
 }
 
+/* Takes the group away: it starts at `never_ns`, and no result tells of it. */
+API(void, ph_flows_withdraw, (struct engine * e, int32_t group, int64_t never_ns))
+{
+    e->groups[group].reported = e->groups[group].suspect = false;
+    ph_flows_move(e, group, never_ns);
+}
+
 API(void, ph_flows_set_capacity,
     (struct engine * e, int64_t at_ns, int32_t number, double bytes_per_ns))
 {
@@ -190,6 +197,7 @@ API(int64_t, ph_flows_changed, (struct engine * e))
     e->result_count = 0;
     for (int64_t i = 0; i < e->suspect_count; i++) {
         struct group *group = &e->groups[e->suspects[i]];
+        if (!group->suspect) continue; /* withdrawn */
         int64_t time_ns = run_to_end(e, e->suspects[i]);
         group->suspect = false;
         if (time_ns != group->reported_ns) result_add(e, e->suspects[i], time_ns);

@@ -40,6 +40,10 @@ class Clients:
         self._present: dict[bytes, Client] = {}
         self.get: Callable[[bytes], Client | None] = self._present.get
         """The client of a socket identity, None when none has sent HELLO."""
+        self._open: list[Client] = []
+        """Those that have left with times that are not final."""
+        self._killed = False
+        """Whether one of them left without a BYE."""
         self.everyone: list[Client] = []
         self.numbered: list[Client] = []
 
@@ -58,6 +62,8 @@ class Clients:
             stats = SharedStats(self._stats_dir / name)
         except StatsError as error:
             raise Refused(str(error)) from None
+        if self._killed:
+            self._close_ended()
         client = Client(identity, self._graph.add_client(), info, stats)
         self._present[identity] = client
         self.everyone.append(client)
@@ -66,8 +72,20 @@ class Clients:
         self.numbered += [client] * (1 + len(client.absent))
         return client
 
-    def leave(self, client: Client) -> None:
-        """Removes a client that has ended."""
+    def leave(self, client: Client, killed: bool = False) -> None:
+        """Removes a client that has ended. `killed`: without a BYE."""
         del self._present[client.identity]
         self._communicators.depart(client)
         client.leave()
+        self._open.append(client)
+        self._killed |= killed
+
+    def _close_ended(self) -> None:
+        """A rank was killed, and a process comes: the job may start anew. Whoever has ended does
+        nothing more."""
+        self._killed = False
+        self._graph.run()
+        present = [number for client in self.present() for number in client.numbers()]
+        ended = {number: client.end_ns() for client in self._open for number in client.numbers()}
+        closed = self._graph.close(ended, present)
+        self._open = [client for client in self._open if client.number not in closed]

@@ -99,6 +99,8 @@ class Communicators:
         self._gpus_per_node = gpus_per_node
         self._groups: dict[int, Group] = {}
         self._meetings: dict[bytes, Meeting] = {}
+        self._used: set[bytes] = set()
+        """The identifiers of meetings that were complete; NCCL serves each once."""
         # Complete exchanges that may still be fetched, oldest first, with their bytes.
         self._kept: dict[Exchange, int] = {}
         self._kept_bytes = 0
@@ -121,8 +123,15 @@ class Communicators:
             raise BadMessage(f"node {client.node} device {device} is not in the cluster", request)
         if not 0 <= message.nccl < 1 << 31:
             raise BadMessage(f"{message.nccl} is no version of NCCL", request)
-        expression = self._graph.expression(client.number, message.expression)
         meeting = self._meetings.get(uid)
+        if uid in self._used or (meeting is not None and meeting.deserted):
+            raise JobError(
+                f"{client.name} comes to a communicator of ranks that have formed it or have ended: its "
+                "NCCL identifier is an old one; in the job; a store that outlives a restart of the ranks "
+                "may have kept it",
+                [client.number],
+            )
+        expression = self._graph.expression(client.number, message.expression)
         if meeting is None:
             meeting = Meeting(size, self._graph.rendezvous(size))
         if meeting.size != size or rank in meeting.arrivals:
@@ -139,6 +148,7 @@ class Communicators:
         meeting.arrivals[rank] = (client, joining, message)
         if meeting.complete or self._all_running(meeting):
             del self._meetings[uid]
+            self._used.add(uid)
             self._complete_init(meeting)
         return joining
 

@@ -38,8 +38,7 @@ _INFO_EXIT = 1 << 3
 class Watched(NamedTuple):
     """A client's process, and the one that started it."""
 
-    name: str
-    node: int
+    client: Client
     pid: int
     parent: int
 
@@ -75,19 +74,22 @@ class Deaths:
             return
         if not self._watched:  # the job has been started again
             self._failed = False
-        self._watched[descriptor] = Watched(client.name, client.node, pid, parent_of(pid))
+        self._watched[descriptor] = Watched(client, pid, parent_of(pid))
         self._epoll.register(descriptor, select.EPOLLIN)
 
-    def look(self) -> None:
-        """Takes note of the processes that have ended."""
+    def look(self) -> list[Client]:
+        """Takes note of the processes that have ended, and returns their clients."""
+        ended = []
         for descriptor, _ in self._epoll.poll(0):
             watched = self._watched.pop(descriptor)
             status = _wait_status(descriptor, watched.pid)
             os.close(descriptor)
+            ended.append(watched.client)
             if status and not self._failed:
                 self._failed = True
                 if os.WIFSIGNALED(status):
                     self._signaled(watched, os.WTERMSIG(status))
+        return ended
 
     def close(self) -> None:
         """Closes all descriptors."""
@@ -113,7 +115,8 @@ class Deaths:
             )
         elif number == signal.SIGKILL:
             why = "another program sent it, or the kernel: see dmesg"
-        self._tell(f"{watched.name} was killed by {name}; on node-{watched.node}; {why}")
+        client = watched.client
+        self._tell(f"{client.name} was killed by {name}; on node-{client.node}; {why}")
 
 
 def memory_kills(events: Path = Path("/proc/vmstat")) -> int:

@@ -48,7 +48,7 @@ def serve(hub: Hub, address: str, ready: Callable[[], None]) -> None:
             events = dict(poller.poll(hub.releases.hold_ms()))
             _batch(hub, router)
             if hub.deaths.fileno() in events:
-                hub.deaths.look()
+                hub.releases.bury(hub.deaths.look())
             if hub.recorder is not None:
                 hub.recorder.flush()
         while _batch(hub, router):  # messages that had arrived before the signal

@@ -201,6 +201,10 @@ class Client:
         times = [vertex.time_ns for vertex in self.unsettled if vertex.time_ns is not None]
         return max(0, self.anchor.time_ns - min(times, default=self.anchor.time_ns))
 
+    def end_ns(self) -> int:
+        """Its clock when it left."""
+        return max(self.clock_ns, self.statistics().clock_ns)
+
     def leave(self) -> None:
         """Marks the client as ended; nothing waits for it any more."""
         self.gone = True
@@ -267,6 +271,11 @@ class Meeting:
     def complete(self) -> bool:
         """Whether every member has come."""
         return len(self.arrivals) == self.size
+
+    @property
+    def deserted(self) -> bool:
+        """Whether a member has come and ended."""
+        return any(client.gone for client, _, _ in self.arrivals.values())
 
 
 class Group:

@@ -9,7 +9,7 @@ drops history.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from phantora_ns.hub import horizon
 from phantora_ns.hub.answers import Answers
@@ -19,6 +19,7 @@ from phantora_ns.hub.fetches import LOOK_S, Fetches
 from phantora_ns.hub.hang import Hang
 from phantora_ns.hub.lookups import Lookups
 from phantora_ns.hub.recorder import FLUSH_MS
+from phantora_ns.hub.registry import Client
 from phantora_ns.hub.requests import Request
 from phantora_ns.hub.stillness import Stillness
 from phantora_ns.sim.graph import EventGraph
@@ -79,9 +80,7 @@ class Releases:
     def commit(self) -> None:
         """Drops history that no client can change any more. First checks for clients that died
         without a message, which would hold it back."""
-        for client in list(self._clients.present()):
-            if client.ended():
-                self._clients.leave(client)
+        self.bury(list(self._clients.present()))
         clients = self._clients.present()
         bound_ns = horizon.commit_bound_ns(clients)
         if bound_ns is None:
@@ -89,6 +88,12 @@ class Releases:
         if self.optimistic and horizon.anchors_may_move(clients, bound_ns):
             return
         self._graph.commit(bound_ns)
+
+    def bury(self, clients: Iterable[Client]) -> None:
+        """Removes those of `clients` that have died without a message."""
+        for client in clients:
+            if not client.gone and client.ended():
+                self._clients.leave(client, killed=True)
 
     def hold_ms(self) -> int | None:
         """How long to wait for messages before the next `settle`; None means without a limit."""
@@ -188,9 +193,7 @@ class Releases:
         if now - self._sampled < horizon.SAMPLE_MS / 1000:
             return
         self._sampled = now
-        for client in horizon.acting(self._clients.present()):
-            if client.ended():
-                self._clients.leave(client)
+        self.bury(horizon.acting(self._clients.present()))
 
     def _unblock(self) -> bool:
         """Lets a client continue when all are stuck over held LOOKUPs. Returns whether one was

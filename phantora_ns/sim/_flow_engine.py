@@ -22,7 +22,7 @@ from itertools import count
 from phantora_ns.sim._flow_check import FlowHistory, History
 from phantora_ns.sim._flow_network import Network
 from phantora_ns.sim._flow_records import BEGINNING, Component, FlowRecord, Group
-from phantora_ns.sim._flow_time import ns_to_tick, tick_to_ns
+from phantora_ns.sim._flow_time import FOREVER_NS, ns_to_tick, tick_to_ns
 
 _SWEEP_AT_LEAST = 256
 
@@ -97,6 +97,14 @@ class PythonEngine:
             if not flow.log:  # it has not begun, or was rolled back to before its start
                 self._network.await_start(flow)
             self._arrive(min(start, before), (link for link, _ in flow.entries))
+
+    def withdraw(self, number: int) -> None:
+        """Takes the group away, as if it had not been added: it starts when time ends, and nobody is
+        told of it. Nothing of it may have been forgotten."""
+        group = self._groups[number]
+        group.reported = None
+        self._suspects.discard(group)
+        self.move(number, FOREVER_NS)
 
     def set_capacity(self, at_ns: int, link: int, bytes_per_ns: float) -> None:
         """Sets the link's capacity from `at_ns` to the next change."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from phantora_ns.sim._flow_check import FlowHistory, History
+from phantora_ns.sim._flow_time import FOREVER_NS
 
 LIBRARY = Path(__file__).resolve().parent.parent / "lib" / "libphantora-flows.so"
 
@@ -40,6 +41,7 @@ def _library(path: Path = LIBRARY) -> ctypes.CDLL:
         "add": (None, [c_void_p, c_int64, *[c_void_p] * 7]),
         "add_group": (c_int32, [c_void_p, c_int64, c_int64, *[c_void_p] * 5]),
         "move": (None, [c_void_p, c_int32, c_int64]),
+        "withdraw": (None, [c_void_p, c_int32, c_int64]),
         "set_capacity": (None, [c_void_p, c_int64, c_int32, c_double]),
         "settle": (None, [c_void_p]),
         "completion": (c_int64, [c_void_p, c_int32]),
@@ -127,6 +129,10 @@ class NativeEngine:
     def move(self, group: int, start_ns: int) -> None:
         """Moves the group's start to `start_ns`, as if it had been added with it."""
         self._library.ph_flows_move(self._engine, group, start_ns)
+
+    def withdraw(self, group: int) -> None:
+        """As `PythonEngine.withdraw`."""
+        self._library.ph_flows_withdraw(self._engine, group, FOREVER_NS)
 
     def start_ns(self, group: int) -> int:
         """When the group starts."""

@@ -384,15 +384,38 @@ class Timeline:
                 return
             order.popleft()
             del live[number]
-            assert vertex.time_ns is not None
-            self.final.put(number, vertex.time_ns)
-            self._latest_ns = max(self._latest_ns, vertex.time_ns)
-            reached = self.account.launched.pop(number, None)
-            if self.follower is not None:
-                self.follower(number, vertex, reached)
-            if reached is not None:
-                self.account.settle_launch(reached, vertex)
+            self._keep(number, vertex)
             yield vertex
+
+    def transfers(self) -> Iterator[Transfer]:
+        """The transfers of its vertices that are not final."""
+        for vertex in self.live.values():
+            if isinstance(vertex, Transfer):
+                yield vertex
+            elif isinstance(vertex, LaunchEnd):
+                yield from vertex.transfers
+
+    def close(self) -> Iterator[Vertex]:
+        """Makes every vertex final that has a time, and drops the others; yields the former. For a
+        client that has ended, and whose communication no other waits for."""
+        order, live = self.order, self.live
+        self.order, self.live = deque(), {}
+        for number in order:
+            vertex = live[number]
+            if vertex.time_ns is not None:
+                self._keep(number, vertex)
+                yield vertex
+
+    def _keep(self, number: int, vertex: Vertex) -> None:
+        """Stores a final time, and adds it to the sums."""
+        assert vertex.time_ns is not None
+        self.final.put(number, vertex.time_ns)
+        self._latest_ns = max(self._latest_ns, vertex.time_ns)
+        reached = self.account.launched.pop(number, None)
+        if self.follower is not None:
+            self.follower(number, vertex, reached)
+        if reached is not None:
+            self.account.settle_launch(reached, vertex)
 
     def forget_activity(self, before_ns: int) -> None:
         """Drops communication before `before_ns`, except where it overlaps work that is not final or

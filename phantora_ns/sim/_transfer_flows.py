@@ -76,7 +76,9 @@ class TransferFlows:
         """Asks the flow simulator which completions it has revised, and queues their transfers."""
         self.disturbed = False
         for flow, completion_ns in self._flows.changed().items():
-            transfer = self._owners[flow]
+            transfer = self._owners.get(flow)
+            if transfer is None:  # dropped under way
+                continue
             if transfer.completion_queued is None and transfer.time_ns is not None:
                 assert transfer.settled_ns is not None
                 self.retimed += 1
@@ -93,6 +95,15 @@ class TransferFlows:
             del self._owners[transfer.flow]
             transfer.flow = None
         transfer.retire()
+
+    def drop(self, transfer: Transfer, from_ns: int) -> None:
+        """As `release`, for a transfer that nobody waits for any more. If its flows start at
+        `from_ns` or later, they never do."""
+        flow = transfer.flow
+        self.release(transfer)
+        if flow is not None and transfer.flows_ns >= max(from_ns, self.committed_ns):
+            self._flows.withdraw(flow)
+            self.disturbed = True
 
     def under_way(self) -> Iterator[tuple[Flow, Transfer]]:
         """Each flow with the transfer that it belongs to."""

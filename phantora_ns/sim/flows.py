@@ -75,6 +75,7 @@ class Engine(Protocol):
     def add_batch(self, *arrays: Any) -> Sequence[int]: ...
     def add_group(self, start_ns: int, *arrays: Any) -> int: ...
     def move(self, number: int, start_ns: int, /) -> None: ...
+    def withdraw(self, number: int, /) -> None: ...
     def set_capacity(self, at_ns: int, link: int, bytes_per_ns: float) -> None: ...
     def start_ns(self, number: int, /) -> int: ...
     def completion_ns(self, number: int, /) -> int: ...
@@ -229,13 +230,12 @@ class FlowSimulator:
         """
         start_ns = index(start_ns)
         self._refuse_committed(start_ns)
-        self._flush()
-        if handle._final_ns is not None:
-            raise ValueError(
-                "the flow's completion is final: it has no bytes, no links, or lies before what has been committed"
-            )
-        self._refuse_committed(self._engine.start_ns(handle.slot))
-        self._engine.move(handle.slot, start_ns)
+        self._engine.move(self._movable(handle), start_ns)
+
+    def withdraw(self, handle: Flow) -> None:
+        """Takes the flow away, as if it had never been added. Nobody may ask for its completion any
+        more, and `changed` does not tell of it. Cost and errors as of `move`."""
+        self._engine.withdraw(self._movable(handle))
 
     def set_capacity(self, at_ns: int, link: Hashable, bytes_per_ns: float) -> None:
         """Sets the capacity of `link` to `bytes_per_ns` (> 0) from `at_ns` until the next change: a
@@ -302,6 +302,16 @@ class FlowSimulator:
     def events(self) -> int:
         """Instants computed so far, repetitions included."""
         return self._engine.events
+
+    def _movable(self, handle: Flow) -> int:
+        """The engine's number of a flow that has not begun before the committed time."""
+        self._flush()
+        if handle._final_ns is not None:
+            raise ValueError(
+                "the flow's completion is final: it has no bytes, no links, or lies before what has been committed"
+            )
+        self._refuse_committed(self._engine.start_ns(handle.slot))
+        return handle.slot
 
     def _validate(
         self,

@@ -34,7 +34,7 @@ the vertex like any other change, and affects only later times.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 
 from phantora_ns.sim._communicators import Communicator
@@ -252,6 +252,29 @@ class EventGraph:
         for timeline in self._timelines:
             timeline.account.settle()
             timeline.forget_activity(before_ns)
+
+    def close(self, ended: Mapping[int, int], others: Iterable[int]) -> set[int]:
+        """Makes the times of clients final that have ended (`ended`: when), and returns which. Those
+        that share communication with `others` stay as they are.
+
+        For jobs that start anew after a rank was killed. A GPU does not go on with what a dead process
+        has queued: communication that begins when all who take part have ended takes place for nobody.
+        It would slow the new ranks' down, and each flow of theirs would move all times after it. Call
+        `run` first. O(live vertices).
+        """
+        awaited = {one for client in others for one in self._timelines[client].transfers()}
+        closing = {
+            client for client in ended if awaited.isdisjoint(self._timelines[client].transfers())
+        }
+        last_ns = max((ended[client] for client in closing), default=0)
+        for client in closing:
+            for transfer in self._timelines[client].transfers():
+                self._flows.drop(transfer, last_ns)
+        for client in closing:
+            timeline = self._timelines[client]
+            for vertex in timeline.close():
+                self._retire(timeline, vertex)
+        return closing
 
     # ---- what is known ----
 

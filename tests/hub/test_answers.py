@@ -68,6 +68,25 @@ def test_two_ranks_on_one_gpu_are_the_jobs_error(hub):
             client.wait(request)
 
 
+@pytest.mark.parametrize("formed", [True, False])
+def test_an_identifier_of_ranks_that_are_no_more_is_an_error_of_the_rank_that_brings_it(
+    hub, formed
+):
+    """The store of torchrun's agent keeps it when ranks start again."""
+    first = ranks(hub, 2)
+    if formed:
+        form(first, b"old")
+    else:  # its partner never came
+        first[0].start_init(b"old", 2, 0)
+        first[0].query([0, 0, 0])
+    for client in first:
+        client.bye()
+    late, *others = ranks(hub, 3)
+    with pytest.raises(HubError, match="identifier is an old one"):
+        late.init(b"old", 2, 0)
+    form(others, b"new")
+
+
 def test_a_mismatch_names_ranks_operation_and_sizes_and_fails_the_members(hub):
     a, b, other = ranks(hub, 3)
     comm = form([a, b])

@@ -7,7 +7,8 @@ import signal
 import time
 
 import pytest
-from client import Client
+from client import Client, form
+from test_ring import expected_all_reduce_ns
 
 from phantora_ns.hub.deaths import ENDS, _wait_status
 
@@ -22,6 +23,17 @@ def rank(run_dir, number, pipe):
     client.bye()
     client.close()
     os._exit(0)
+
+
+def queuer(run_dir, number, pipe):
+    """A rank of two that queues communication, and is killed."""
+    client = Client(run_dir, number, world=2)
+    comm = client.init(b"u" * 128, 2, number)
+    for _ in range(20):
+        client.all_reduce(comm, 64 << 20)
+    client.query([0, 0, 0])  # its messages have been handled
+    pipe.send("queued")
+    signal.pause()
 
 
 def starter(run_dir, pipe):
@@ -87,6 +99,34 @@ def test_a_rank_that_is_asked_to_end_is_not(hub, spawned, number):
     process.join()
     assert process.exitcode == (-number if signal_default else 1)
     assert "was killed" not in text(hub)
+
+
+def test_ranks_that_start_anew_do_not_meet_what_the_dead_had_queued(hub):
+    context = multiprocessing.get_context("spawn")
+    pipes = [context.Pipe() for _ in range(2)]
+    ranks = [
+        context.Process(target=queuer, args=(hub.run_dir, number, theirs), daemon=True)
+        for number, (_, theirs) in enumerate(pipes)
+    ]
+    for process in ranks:
+        process.start()
+    assert [ours.recv() for ours, _ in pipes] == ["queued"] * 2
+    for process in ranks:
+        process.kill()
+        process.join()
+    time.sleep(0.3)
+    clients = [Client(hub.run_dir, number, world=2) for number in range(2)]
+    comm = form(clients, b"v" * 128)
+    for client in clients:
+        client.advance(99_999)
+        client.all_reduce(comm, 64 << 20)
+    syncs = [client.start_sync() for client in clients]
+    alone_ns = expected_all_reduce_ns(2, 64 << 20)
+    assert [c.finish_sync(*sync) for c, sync in zip(clients, syncs)] == [100_000 + alone_ns] * 2
+    for client in clients:
+        client.bye()
+    result = hub.stop()
+    assert (result["revised"], result["internal_errors"]) == (0, 0)
 
 
 @pytest.mark.parametrize("first", ["exit", "the launcher ends the job"])

@@ -1,5 +1,5 @@
 """Why it exists: the event graph moves a collective whose start has moved; its flows must end up as
-if added there at first."""
+if added there at first. What it withdraws must leave no trace."""
 
 import pytest
 from hypothesis import given, settings
@@ -54,3 +54,31 @@ def test_moved_flows_complete_as_if_added_there(engine, flows, steps):
     for handle, time in zip(handles, expected):
         assert told.get(handle, time) == time  # what was told and then moved has been told again
         assert simulator.completion_ns(handle) == time
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@given(
+    st.lists(flow, min_size=1, max_size=8),
+    st.lists(st.tuples(st.integers(0, 7), st.booleans()), max_size=6),
+)
+@settings(max_examples=400, deadline=None)
+def test_withdrawn_flows_leave_no_trace(engine, flows, withdrawn):
+    simulator = FlowSimulator(CAPACITIES, engine=engine)
+    handles = [simulator.add(*one) for one in flows]
+    told = {handle: simulator.completion_ns(handle) for handle in handles[::2]}
+    gone = set()
+    for which, asked in withdrawn:
+        gone.add(which % len(flows))
+        simulator.withdraw(handles[which % len(flows)])
+        if asked:
+            told.update(simulator.changed())
+    told.update(simulator.changed())
+    simulator.check()
+
+    fresh = FlowSimulator(CAPACITIES)
+    left = [i for i in range(len(flows)) if i not in gone]
+    expected = [fresh.add(*flows[i]) for i in left]
+    for i, end in zip(left, [fresh.completion_ns(handle) for handle in expected]):
+        assert told.get(handles[i], end) == end
+        assert simulator.completion_ns(handles[i]) == end
+    assert all(time < 1 << 40 for time in told.values())  # nobody is told of one that is gone

@@ -94,6 +94,37 @@ def test_a_told_time_that_moves_is_counted(graph):
     assert end.time_ns == 215 and graph.revised == 1
 
 
+def test_what_the_dead_have_queued_takes_place_for_nobody(graph):
+    """0-1 have queued five reductions and ended in the first one; 2-3 reduce as if alone."""
+    front, other = comm_of(graph, 0, 1), comm_of(graph, 2, 3)
+    for number in range(1, 6):
+        ends = [reduce(graph, front, client, number, [number - 1, 0, 0]) for client in (0, 1)]
+    lonely = reduce(graph, front, 0, 6, [5, 0, 0])  # 1 never reached it
+    graph.run()
+    assert graph.close({0: 80, 1: 90}, [2, 3]) == {0, 1}
+    assert graph.size() == 0
+    third = [reduce(graph, other, client, 1, [0, 120, 0]) for client in (2, 3)][0]
+    graph.run()
+    assert (ends[0].time_ns, third.time_ns) == (575, 120 + 10 + 100 + 5)
+    assert (graph.retimed, lonely.time_ns) == (0, None)
+    assert [graph.totals(client).latest_ns for client in (0, 1)] == [575, 575]
+    graph.commit(1000)
+    graph.run()
+    graph.check()
+
+
+def test_the_dead_that_others_wait_for_are_not_closed(graph):
+    front, back = comm_of(graph, 0, 1), comm_of(graph, 2, 3)
+    end = [reduce(graph, front, client, 1, [0, 50, 0]) for client in (0, 1)][0]
+    for client in (2, 3):
+        reduce(graph, back, client, 1, [0, 100, 0])
+    graph.run()
+    assert graph.close({0: 20, 2: 30, 3: 30}, [1]) == {2, 3}
+    graph.run()
+    assert (end.time_ns, graph.size()) == (165, 2)  # alone: the other never began
+    graph.check()
+
+
 def test_communication_without_shared_links_is_final_at_once(graph):
     alone = comm_of(graph, 0)
     end = reduce(graph, alone, 0, 1, [0, 3, 0])
