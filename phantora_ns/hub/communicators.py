@@ -124,11 +124,10 @@ class Communicators:
         if not 0 <= message.nccl < 1 << 31:
             raise BadMessage(f"{message.nccl} is no version of NCCL", request)
         meeting = self._meetings.get(uid)
-        if uid in self._used or (meeting is not None and meeting.deserted):
+        if uid in self._used or (meeting is not None and meeting.deserted_by(rank)):
             raise JobError(
-                f"{client.name} comes to a communicator of ranks that have formed it or have ended: its "
-                "NCCL identifier is an old one; in the job; a store that outlives a restart of the ranks "
-                "may have kept it",
+                f"{client.name} brings an old NCCL identifier: its place in that communicator was taken "
+                "before; in the job; a store that outlives a restart of the ranks may have kept it",
                 [client.number],
             )
         expression = self._graph.expression(client.number, message.expression)

@@ -272,10 +272,9 @@ class Meeting:
         """Whether every member has come."""
         return len(self.arrivals) == self.size
 
-    @property
-    def deserted(self) -> bool:
-        """Whether a member has come and ended."""
-        return any(client.gone for client, _, _ in self.arrivals.values())
+    def deserted_by(self, rank: int) -> bool:
+        """Whether this member has come and ended: another process in its place began later."""
+        return rank in self.arrivals and self.arrivals[rank][0].gone
 
 
 class Group:

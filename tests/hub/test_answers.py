@@ -82,7 +82,7 @@ def test_an_identifier_of_ranks_that_are_no_more_is_an_error_of_the_rank_that_br
     for client in first:
         client.bye()
     late, *others = ranks(hub, 3)
-    with pytest.raises(HubError, match="identifier is an old one"):
+    with pytest.raises(HubError, match="brings an old NCCL identifier"):
         late.init(b"old", 2, 0)
     form(others, b"new")
 
