@@ -81,8 +81,8 @@ class Clients:
         self._killed |= killed
 
     def _close_ended(self) -> None:
-        """A rank was killed, and a process comes: the job may start anew. Whoever has ended does
-        nothing more."""
+        """Removes what ended clients have queued. A process that comes after a rank was killed may
+        be one of a job that starts its ranks again."""
         self._killed = False
         self._graph.run()
         present = [number for client in self.present() for number in client.numbers()]

@@ -78,7 +78,8 @@ class Deaths:
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def look(self) -> list[Client]:
-        """Takes note of the processes that have ended, and returns their clients."""
+        """Looks which processes have ended since the last call, and returns their clients. Tells of
+        the first that a signal ended."""
         ended = []
         for descriptor, _ in self._epoll.poll(0):
             watched = self._watched.pop(descriptor)

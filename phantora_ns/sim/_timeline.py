@@ -388,7 +388,7 @@ class Timeline:
             yield vertex
 
     def transfers(self) -> Iterator[Transfer]:
-        """The transfers of its vertices that are not final."""
+        """The transfers that end at its live vertices: of this client, and not final."""
         for vertex in self.live.values():
             if isinstance(vertex, Transfer):
                 yield vertex
@@ -396,8 +396,8 @@ class Timeline:
                 yield from vertex.transfers
 
     def close(self) -> Iterator[Vertex]:
-        """Makes every vertex final that has a time, and drops the others; yields the former. For a
-        client that has ended, and whose communication no other waits for."""
+        """Makes all known times final and yields their vertices. Drops the vertices without a time,
+        which will never have one: the client has ended, and no other waits for its communication."""
         order, live = self.order, self.live
         self.order, self.live = deque(), {}
         for number in order:
@@ -407,7 +407,8 @@ class Timeline:
                 yield vertex
 
     def _keep(self, number: int, vertex: Vertex) -> None:
-        """Stores a final time, and adds it to the sums."""
+        """Stores the vertex's time as final and tells the follower. The end of a launch is added to
+        the account."""
         assert vertex.time_ns is not None
         self.final.put(number, vertex.time_ns)
         self._latest_ns = max(self._latest_ns, vertex.time_ns)

@@ -97,8 +97,8 @@ class TransferFlows:
         transfer.retire()
 
     def drop(self, transfer: Transfer, from_ns: int) -> None:
-        """As `release`, for a transfer that nobody waits for any more. If its flows start at
-        `from_ns` or later, they never do."""
+        """Drops a transfer all of whose members have ended. Flows that start at `from_ns` or later
+        are withdrawn, so that they slow nobody down. Others stay, and end as they do."""
         flow = transfer.flow
         self.release(transfer)
         if flow is not None and transfer.flows_ns >= max(from_ns, self.committed_ns):

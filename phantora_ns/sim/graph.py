@@ -254,13 +254,14 @@ class EventGraph:
             timeline.forget_activity(before_ns)
 
     def close(self, ended: Mapping[int, int], others: Iterable[int]) -> set[int]:
-        """Makes the times of clients final that have ended (`ended`: when), and returns which. Those
-        that share communication with `others` stay as they are.
+        """Removes what ended clients have queued, and returns which clients. `ended` maps a client
+        to the time of its end. A client that shares communication with `others`, which live, is left
+        alone.
 
-        For jobs that start anew after a rank was killed. A GPU does not go on with what a dead process
-        has queued: communication that begins when all who take part have ended takes place for nobody.
-        It would slow the new ranks' down, and each flow of theirs would move all times after it. Call
-        `run` first. O(live vertices).
+        For a job that starts its ranks again after one was killed: a GPU drops what a dead process has
+        queued. Known times stay as they are. Communication that would begin after the last of these
+        clients has ended does not take place. Otherwise it would slow down that of the new ranks, and
+        each of their flows would move every time after it. Call `run` first. O(live vertices).
         """
         awaited = {one for client in others for one in self._timelines[client].transfers()}
         closing = {
