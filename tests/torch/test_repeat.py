@@ -1,5 +1,5 @@
 """Why it exists: with recorded host time two runs of a job print and report the same bytes, and
-take as long as the recorded run."""
+take about as long as the recorded run."""
 
 import json
 import re
@@ -55,10 +55,9 @@ def test_two_runs_are_equal_to_the_byte(phantora, root, tmp_path, mode, ranks):
         "backed off", 0
     )
     assert "unknown" not in host["call_sites"]
-    measured = statistics.mean(steps(recorded))
-    assert statistics.mean(steps(done)) == pytest.approx(measured, rel=0.25), (
-        "a busy machine's steps vary"
-    )
+    # What other programs took of the machine is in the recorded steps, and in the low quantiles of its calls is not
+    measured = steps(recorded)
+    assert min(measured) / 2 < statistics.median(steps(done)) < max(measured) * 1.25
 
 
 def test_a_query_of_what_is_over_costs_nothing(phantora):
