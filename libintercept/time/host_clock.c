@@ -14,6 +14,7 @@
 #include "base/real_time.h"
 #include "base/threads.h"
 #include "link/connection.h"
+#include "link/flush.h"
 #include "time/gpu_faults.h"
 #include "time/host_model.h"
 #include "time/host_pace.h"
@@ -414,6 +415,7 @@ void ph_touch(void)
         ph_forget_in_child(forget);
         ph_expressions_start();
         ph_timeline_start();
+        ph_flush_at_exit(); /* before others register what sends messages */
         read_mode();
         ph_gpu_faults_read();
         const char *page = ph_hub_connect();

@@ -28,6 +28,7 @@
 #include "base/log.h"
 #include "base/map_file.h"
 #include "link/connection.h"
+#include "link/flush.h"
 #include "time/host_clock.h"
 #include "time/host_samples.h"
 #include "time/operators.h"
@@ -367,29 +368,15 @@ static void send_at_exit(void)
 {
     struct ph_pack body = {0};
     if (!ph_touched() || !latest) return;
-    uint64_t req = ph_request_id(), clock = ph_stats()->clock_ns;
-    ph_pack_uint(&body, clock);
+    ph_pack_uint(&body, ph_stats()->clock_ns);
     /* the launcher measured the score while the machine was idle */
     const char *score = ph_env("PHANTORA_HOST_SCORE");
     ph_pack_map(&body, score ? 2 : 1);
     if (score) ph_pack_str(&body, "score"), ph_pack_double(&body, strtod(score, NULL));
     ph_pack_str(&body, "sites"), ph_host_model_pack(&body);
     ph_send(PH_MESSAGE_HOST, &body, 2);
-    /* A process that exits may lose its unsent messages. The answer to the next message proves that
-     * this one has arrived. */
-    body.length = 0;
-    ph_pack_uint(&body, req);
-    ph_pack_uint(&body, clock);
-    ph_pack_map(&body, 0);
-    ph_pack_array(&body, 0);
-    ph_send(PH_MESSAGE_TIMES, &body, 4);
     ph_pack_free(&body);
-    struct ph_reply reply;
-    enum { PATIENCE_MS = 10000 };
-    if (ph_wait(req, &reply, PATIENCE_MS))
-        ph_reply_free(&reply);
-    else
-        ph_warn("the hub does not answer at the end: recorded host times may be missing");
+    ph_flush("recorded host times");
 }
 
 static void register_at_exit(void) { atexit(send_at_exit); }

@@ -202,7 +202,7 @@ class Client:
         return max(0, self.anchor.time_ns - min(times, default=self.anchor.time_ns))
 
     def end_ns(self) -> int:
-        """Its clock when it left."""
+        """Its clock now, or when it left. Its last messages may be lost, so its page counts too."""
         return max(self.clock_ns, self.statistics().clock_ns)
 
     def leave(self) -> None:

@@ -62,9 +62,7 @@ def _client(hub: Hub, rank: Client | Absent) -> tuple[dict[str, Any], int]:
     totals = hub.graph.totals(rank.number)
     latest_ns = totals.latest_ns
     if isinstance(rank, Client):
-        latest_ns = max(latest_ns, rank.clock_ns)
-        if not rank.gone:
-            latest_ns = max(latest_ns, rank.bound_ns())
+        latest_ns = max(latest_ns, rank.end_ns())
     client = rank.of if isinstance(rank, Absent) else rank
     exposed_ns = dict(sorted(totals.exposed_ns.items()))
     return {

@@ -12,6 +12,8 @@ from test_ring import expected_all_reduce_ns
 
 from phantora_ns.hub.deaths import ENDS, _wait_status
 
+LAST_NS = 777_000_000
+
 
 def rank(run_dir, number, pipe):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests' shell has set
@@ -34,6 +36,15 @@ def queuer(run_dir, number, pipe):
     client.query([0, 0, 0])  # its messages have been handled
     pipe.send("queued")
     signal.pause()
+
+
+def computer(run_dir, number, pipe):
+    """A rank whose clock advances after its last message. It ends well, without a word, as ranks do."""
+    client = Client(run_dir, number, number, world=2)
+    client.sync()
+    client.set_word(2, LAST_NS)
+    pipe.send("computed")
+    os._exit(0)
 
 
 def starter(run_dir, pipe):
@@ -89,6 +100,15 @@ def test_the_first_rank_that_a_signal_ends_is_named(hub, spawned, number):
     said = text(hub)
     assert f"rank 1 was killed by {number.name}; on node-1; " in said
     assert "rank 0" not in said
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_the_last_clock_of_a_rank_counts_whether_or_not_its_end_was_noticed(hub, spawned, noticed):
+    """Which of the two it is depends on the order in which ranks exit."""
+    spawned(computer, 0)[0].join()
+    if noticed:
+        Client(hub.run_dir, 1, 1).sync()
+    assert hub.stop()["simulated_ns"] == LAST_NS
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

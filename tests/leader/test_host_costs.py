@@ -90,6 +90,7 @@ def sites(tmp_path_factory):
 #include "base/fork.h"
 #include "base/log.h"
 #include "link/connection.h"
+#include "link/flush.h"
 #include "time/host_clock.h"
 #include "time/host_model.h"
 #include "time/host_samples.h"
@@ -104,16 +105,14 @@ void ph_warn(const char *format, ...) { (void)format; }
 const char *ph_env(const char *name) { return (void)name, NULL; }
 struct ph_rank_stats *ph_stats(void) { return &page; }
 bool ph_touched(void) { return false; }
-uint64_t ph_request_id(void) { return 0; }
 void ph_send(enum ph_message type, const struct ph_pack *body, uint32_t fields)
 { (void)type, (void)body, (void)fields; }
-bool ph_wait(uint64_t req, struct ph_reply *reply, int ms) { return (void)req, (void)reply, (void)ms, false; }
+void ph_flush(const char *what) { (void)what; }
 void ph_host_samples_map(void) {}
 void ph_host_samples_forget(void) {}
 uint32_t ph_host_rank_bit(void) { return 1; }
 bool ph_host_samples_add(const struct ph_host_sample *sample, uint64_t *charge_ns)
 { return (void)sample, (void)charge_ns, false; }
-void ph_reply_free(struct ph_reply *reply) { (void)reply; }
 uint32_t ph_operator_call(const char **name, bool count) { return (void)count, *name = NULL, 0; }
 PH_EXPORT size_t record(const uint64_t *ns, int count, void *into);
 PH_EXPORT size_t record(const uint64_t *ns, int count, void *into)

@@ -18,6 +18,7 @@
 #include "base/environment.h"
 #include "base/log.h"
 #include "base/real_time.h"
+#include "link/flush.h"
 #include "trace/trace_log.h"
 #include "time/cpu_score.h"
 #include "time/host_model.h"
@@ -183,26 +184,6 @@ static void send_host(void)
     ph_pack_free(&body);
 }
 
-/* A process that ends does not wait for its messages to leave. An answer means that the hub has
- * handled everything that was sent before. */
-static void wait_for_hub(void)
-{
-    enum { PATIENCE_MS = 10000 };
-    struct ph_pack body = {0};
-    struct ph_reply reply;
-    uint64_t req = ph_request_id();
-    ph_pack_uint(&body, req);
-    ph_pack_uint(&body, atomic_load_explicit(&ph_stats()->clock_ns, memory_order_relaxed));
-    ph_pack_map(&body, 0);
-    ph_pack_array(&body, 0);
-    ph_send(PH_MESSAGE_TIMES, &body, 4);
-    ph_pack_free(&body);
-    if (ph_wait(req, &reply, PATIENCE_MS))
-        ph_reply_free(&reply);
-    else
-        ph_warn("the hub does not answer at the end: the last durations may be missing");
-}
-
 static void settle_all_locked(uint64_t patience)
 {
     if (observing) settle_locked(idle_locked(NULL, patience), true);
@@ -233,7 +214,7 @@ static void at_exit(void)
     }
     pthread_mutex_unlock(&lock);
     send_host();
-    wait_for_hub();
+    ph_flush("the last durations");
 }
 
 static void before_fork(void)
