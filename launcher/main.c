@@ -48,6 +48,7 @@ static int sweep(const char *folder)
     char byte;
     for (const int *s = (const int[]){SIGINT, SIGTERM, SIGHUP, 0}; *s; s++) signal(*s, SIG_IGN);
     for (ssize_t got = 1; got > 0 || (got < 0 && errno == EINTR);) got = read(0, &byte, 1);
+    kill_run(folder);
     remove_tree(folder);
     return 0;
 }

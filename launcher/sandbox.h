@@ -86,6 +86,8 @@ void mounts_make(const struct spec *spec);
 /* ---- tree.c ---- */
 /* sends SIGKILL to all descendants; false if there were none */
 bool kill_descendants(void);
+/* Sends SIGKILL to the processes of the run in this folder, until none is left. */
+void kill_run(const char *folder);
 /* deletes the folder; waits for what still writes into it */
 void remove_tree(const char *path);
 

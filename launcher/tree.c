@@ -2,7 +2,8 @@
  *
  * Why it exists: without PID namespaces (isolation none) nothing else ends the processes that a job
  * leaves running. If the launcher is killed outright, nothing else deletes its directory. Whoever
- * deletes it may be faster than the kernel ends the run's processes, which still write there. */
+ * deletes it may be faster than the kernel ends the run's processes: these would complain of
+ * missing files, and write there. So they are killed first. */
 #include "sandbox.h"
 
 #include <dirent.h>
@@ -81,6 +82,50 @@ bool kill_descendants(void)
         while (waitpid(-1, NULL, WNOHANG) > 0);
     }
     return any;
+}
+
+static bool has_variable(const char *pid, const char *variable, size_t length)
+{
+    enum { MOST_BYTES = 1 << 20 };
+    static char text[MOST_BYTES];
+    char path[300];
+    snprintf(path, sizeof path, "/proc/%s/environ", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false; /* another user's, or it has ended */
+    size_t filled = 0;
+    for (ssize_t got; (got = read(fd, text + filled, sizeof text - filled)) > 0;)
+        filled += (size_t)got;
+    close(fd);
+    for (char *at = text; at < text + filled; at += strnlen(at, (size_t)(text + filled - at)) + 1)
+        if ((size_t)(text + filled - at) >= length && memcmp(at, variable, length) == 0)
+            return true;
+    return false;
+}
+
+/* Kills in one pass over /proc whose environment has `variable`; false if there is none. */
+static bool kill_those_with(const char *variable)
+{
+    bool found = false;
+    DIR *proc = opendir("/proc");
+    if (!proc) return false;
+    for (struct dirent *entry; (entry = readdir(proc));) {
+        pid_t pid = atoi(entry->d_name);
+        if (pid <= 0 || pid == getpid()) continue;
+        if (has_variable(entry->d_name, variable, strlen(variable) + 1))
+            found |= kill(pid, SIGKILL) == 0;
+    }
+    closedir(proc);
+    return found;
+}
+
+void kill_run(const char *folder)
+{
+    enum { TRIES = 1000, PAUSE_NS = 5000000 }; /* five seconds */
+    char variable[4200];
+    int length = snprintf(variable, sizeof variable, "PHANTORA_RUN_DIR=%s", folder);
+    if (length >= (int)sizeof variable) return;
+    for (int i = 0; i < TRIES && access(folder, F_OK) == 0 && kill_those_with(variable); i++)
+        nanosleep(&(struct timespec){0, PAUSE_NS}, NULL);
 }
 
 static int remove_entry(const char *path, const struct stat *status, int kind, struct FTW *where)

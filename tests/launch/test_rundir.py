@@ -3,12 +3,14 @@ deleted."""
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import time
 
 import pytest
 
+from phantora_ns.launch.machine.installation import SANDBOX
 from phantora_ns.launch.run import rundir
 
 
@@ -139,3 +141,31 @@ def test_a_folder_too_deep_for_a_socket_is_not_used(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert rundir.base_folders()[0] == tmp_path
+
+
+WATCHES = "while [ -e {}/here ]; do :; done; echo 'my file is gone'; sleep 60"
+
+
+def test_the_sweeper_ends_the_processes_of_a_run_before_its_files(tmp_path):
+    """Else they complain of missing files, in the terminal of a launcher that was killed."""
+    folders = [tmp_path / name for name in ("run", "run2")]
+    watchers = []
+    for folder in folders:
+        folder.mkdir()
+        (folder / "here").touch()
+        watchers.append(
+            subprocess.Popen(
+                ["sh", "-c", WATCHES.format(folder)],
+                env={**os.environ, "PHANTORA_RUN_DIR": str(folder)},
+                stdout=subprocess.PIPE,
+            )
+        )
+    try:
+        subprocess.run([SANDBOX, "sweep", folders[0]], stdin=subprocess.DEVNULL, check=True)
+        assert not folders[0].exists() and folders[1].exists()
+        assert watchers[0].wait(10) == -signal.SIGKILL and watchers[0].stdout.read() == b""
+        assert watchers[1].poll() is None, "another run's"
+    finally:
+        for watcher in watchers:
+            watcher.kill()
+            watcher.communicate()
