@@ -218,6 +218,8 @@ class Stillness:
         if hindered:
             return None
         self._left_out.update(hinders)
+        if self._busy in self._left_out:
+            self._busy = None
         self.past_sleepers |= bool(hinders)
         return switches
 
