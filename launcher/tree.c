@@ -2,8 +2,8 @@
  *
  * Why it exists: without PID namespaces (isolation none) nothing else ends the processes that a job
  * leaves running. If the launcher is killed outright, nothing else deletes its directory. Whoever
- * deletes it may be faster than the kernel ends the run's processes: these would complain of
- * missing files, and write there. So they are killed first. */
+ * deletes it may be faster than the kernel, which is still ending the run's processes. A rank would
+ * then report a missing file, or write a new one. So the processes are killed first. */
 #include "sandbox.h"
 
 #include <dirent.h>
@@ -102,7 +102,7 @@ static bool has_variable(const char *pid, const char *variable, size_t length)
     return false;
 }
 
-/* Kills in one pass over /proc whose environment has `variable`; false if there is none. */
+/* Kills every process whose environment has `variable` (NAME=VALUE); false if there is none. */
 static bool kill_those_with(const char *variable)
 {
     bool found = false;

@@ -1,8 +1,8 @@
 /* link/flush.c - the hub has every message of this process before it ends.
  *
  * Why it exists: libzmq sends from a thread of its own, and a process that exits does not wait for
- * it. On a busy machine the last messages were lost now and then: warnings, a step's end, the time
- * of the last call. An answer means that the hub has handled everything that was sent before.
+ * it. Without this, the hub may miss launches, warnings, the end of the last step and the time of
+ * the last call. An answer means that the hub has handled everything that was sent before.
  *
  * A process that ends by _exit() or by a signal may still lose its last messages. */
 #include "link/flush.h"

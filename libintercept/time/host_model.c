@@ -28,7 +28,6 @@
 #include "base/log.h"
 #include "base/map_file.h"
 #include "link/connection.h"
-#include "link/flush.h"
 #include "time/host_clock.h"
 #include "time/host_samples.h"
 #include "time/operators.h"
@@ -375,8 +374,7 @@ static void send_at_exit(void)
     if (score) ph_pack_str(&body, "score"), ph_pack_double(&body, strtod(score, NULL));
     ph_pack_str(&body, "sites"), ph_host_model_pack(&body);
     ph_send(PH_MESSAGE_HOST, &body, 2);
-    ph_pack_free(&body);
-    ph_flush("recorded host times");
+    ph_pack_free(&body); /* link/flush.c then waits until it has arrived */
 }
 
 static void register_at_exit(void) { atexit(send_at_exit); }

@@ -218,7 +218,7 @@ class Stillness:
         if hindered:
             return None
         self._left_out.update(hinders)
-        if self._busy in self._left_out:
+        if self._busy in self._left_out:  # no later look waits for it
             self._busy = None
         self.past_sleepers |= bool(hinders)
         return switches

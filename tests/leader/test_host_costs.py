@@ -90,7 +90,6 @@ def sites(tmp_path_factory):
 #include "base/fork.h"
 #include "base/log.h"
 #include "link/connection.h"
-#include "link/flush.h"
 #include "time/host_clock.h"
 #include "time/host_model.h"
 #include "time/host_samples.h"
@@ -107,7 +106,6 @@ struct ph_rank_stats *ph_stats(void) { return &page; }
 bool ph_touched(void) { return false; }
 void ph_send(enum ph_message type, const struct ph_pack *body, uint32_t fields)
 { (void)type, (void)body, (void)fields; }
-void ph_flush(const char *what) { (void)what; }
 void ph_host_samples_map(void) {}
 void ph_host_samples_forget(void) {}
 uint32_t ph_host_rank_bit(void) { return 1; }

@@ -55,7 +55,7 @@ def test_two_runs_are_equal_to_the_byte(phantora, root, tmp_path, mode, ranks):
         "backed off", 0
     )
     assert "unknown" not in host["call_sites"]
-    # What other programs took of the machine is in the recorded steps, and in the low quantiles of its calls is not
+    # Other programs make recorded steps longer, but hardly the low quantiles of the calls, which the model charges
     measured = steps(recorded)
     assert min(measured) / 2 < statistics.median(steps(done)) < max(measured) * 1.25
 
