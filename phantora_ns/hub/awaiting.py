@@ -77,10 +77,6 @@ class Held(Request):
         """The rank's clock when it asked, waived or not: its next action is no earlier."""
         return self.clock_ns
 
-    @property
-    def open(self) -> bool:
-        """Whether the rank still waits for it."""
-        return self.client.pending.get(self.number) is self
 
 
 class Awaiting:

@@ -57,14 +57,25 @@ def acting(clients: Iterable[Client]) -> list[Client]:
     ]
 
 
-def lower_bound_ns(clients: Iterable[Client]) -> int | None:
-    """The LBTS; None when no client can act before another has. O(clients)."""
-    lowest = blocked_bound_ns(clients)
-    for client in acting(clients):
-        bound_ns = client.bound_ns()
-        if lowest is None or bound_ns < lowest:
-            lowest = bound_ns
-    return lowest
+def bound_ns(client: Client) -> int | None:
+    """A lower bound on the time of the client's next action; None while it can act only after
+    another client has."""
+    if client.pending:
+        return _blocked_bound_ns(client, False)
+    return client.bound_ns() if client.fetching is None else None
+
+
+def last(clients: Iterable[Client]) -> tuple[int | None, Client | None]:
+    """The LBTS, and the client that it is the bound of. None when no client can act before another
+    has. O(clients)."""
+    lowest_ns, found = None, None
+    for client in clients:
+        if client.gone:
+            continue
+        client_ns = bound_ns(client)
+        if client_ns is not None and (lowest_ns is None or client_ns < lowest_ns):
+            lowest_ns, found = client_ns, client
+    return lowest_ns, found
 
 
 def blocked_bound_ns(clients: Iterable[Client], own: bool = False) -> int | None:

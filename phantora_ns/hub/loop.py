@@ -67,18 +67,19 @@ def serve(hub: Hub, address: str, ready: Callable[[], None]) -> None:
 def _batch(hub: Hub, router: zmq.Socket[bytes]) -> bool:
     """Takes one batch, settles, sends answers. Returns whether there may be more messages."""
     receive, handle = router.recv_multipart, hub.handle
-    more = True
+    more, quiet = True, True
     for _ in range(BATCH):
         try:
             frames = receive(zmq.NOBLOCK)
         except zmq.Again:
             more = False
             break
+        quiet = False
         if len(frames) == 2:
             handle(frames[0], frames[1])
         else:
             hub.unreadable()
-    hub.settle()
+    hub.settle(quiet)
     for identity, reply in hub.answers.take():
         router.send_multipart((identity, encode(reply)), zmq.NOBLOCK)
     return more

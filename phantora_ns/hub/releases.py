@@ -4,12 +4,20 @@ Why it exists: a time is answered once nothing can change it any more (horizon.p
 the event graph up to date after each batch of messages and releases what is final. When the job stands
 still (stillness.py) it releases the earliest answer. It notices clients that are dead or stuck, and
 drops history.
+
+A batch costs time in proportion to what it changes, not to the ranks: a request is looked at again when a
+time that it depends on has moved. Requests whose answers are known are sorted by when they are final.
+While one client, the last that was found to be behind, is still behind the first of them, nothing can be
+released, and no other client's clock is read.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Iterator
+from itertools import count
+
+from sortedcontainers import SortedList
 
 from phantora_ns.hub import horizon
 from phantora_ns.hub.answers import Answers
@@ -48,7 +56,14 @@ class Releases:
         self._stillness = stillness
         self._hang = hang
         self.optimistic = optimistic
-        self._waiting: list[Request] = []
+        self._waiting: dict[Request, tuple[int, int, Request] | None] = {}
+        """All requests, some closed in the meantime, and the entries in `_known` of those that have one."""
+        self._known: SortedList[tuple[int, int, Request]] = SortedList()
+        """(when the answer is final, a number, request), of those whose answers are known."""
+        self._new: list[Request] = []
+        self._numbers = count()
+        self._behind: Client | None = None
+        """The client that held answers back when all were last looked at."""
         self.past_idle = 0
         """Answers that clients outside of our calls would have held back for ever."""
         self.past_sleepers = 0
@@ -62,14 +77,20 @@ class Releases:
     def wait(self, request: Request) -> None:
         """Adds a request, which is answered when its time is final."""
         request.client.pending[request.number] = request
-        self._waiting.append(request)
+        self._waiting[request] = None
+        self._new.append(request)
+        self._graph.watches.add(request, request.sources())
 
-    def settle(self) -> None:
-        """Brings times up to date and releases every answer that is final."""
+    def settle(self, quiet: bool = True) -> None:
+        """Brings times up to date and releases every answer that is final. `quiet`: no message came
+        since the last call. Only then can the job stand still."""
         self._graph.run()
+        self._look_at_moved()
         awaiting = self._lookups.awaiting
-        if self._waiting or awaiting:
-            self._release()
+        if self._known or awaiting:
+            self._release(quiet)
+        else:
+            self._held = False
         while awaiting and self._unblock():
             pass
         self._look_for_a_hang()
@@ -110,10 +131,12 @@ class Releases:
 
     def lower_bound_ns(self) -> int | None:
         """The LBTS; None when no client can act before another has."""
-        return horizon.lower_bound_ns(self._clients.present())
+        return horizon.last(self._clients.present())[0]
 
     def _waits(self) -> bool:
         """Whether somebody waits for other ranks."""
+        while self._waiting and not (first := next(iter(self._waiting))).open:
+            self._remove(first)
         return bool(self._waiting or self._fetches)
 
     def _look_for_a_hang(self) -> None:
@@ -126,63 +149,115 @@ class Releases:
         elif verdict is not None:
             self._answers.fail(verdict.text, range(len(self._clients.numbered)))
 
-    def _release(self) -> None:
-        """Answers what is final. When the job stands still, answers the earliest of the rest."""
-        kept: list[Request] = []
-        known: list[tuple[int, Request]] = []
-        for request in self._waiting:
-            if request.number in request.client.pending:
-                settled_ns = request.settled_ns()
-                if settled_ns is None:
-                    kept.append(request)
-                elif self.optimistic and request.early:
-                    self._answers.answer(request, request.reply())
-                else:
-                    known.append((settled_ns, request))
-        held = []
-        if known:  # without a known time, clocks do not matter yet
-            lbts_ns = horizon.lower_bound_ns(self._clients.present())
-            for settled_ns, request in known:
-                if lbts_ns is None or settled_ns <= lbts_ns:
-                    self._answers.answer(request, request.reply(lbts_ns))
-                else:
-                    held.append((settled_ns, request))
-        self._waiting = kept + [request for _, request in held]
-        self._held = bool(held)
-        if held or self._lookups.awaiting:
-            self._let_the_dead_go()
-        if held and len(held) == len(known):
-            clients = self._clients.present()
-            acting = horizon.acting(clients)
-            if not acting:
-                self._release_past_absent(held)
-            elif self._stillness.reached(acting, clients):
-                self._release_earliest(held)
+    def _look_at_moved(self) -> None:
+        """Looks at new requests, and at those of which something has moved. O(those log requests)."""
+        moved, new = self._graph.watches.take(), self._new
+        self._new = []
+        for request in (*new, *moved):
+            assert isinstance(request, Request)
+            if not request.open:
+                self._remove(request)
+                continue
+            settled_ns = request.settled_ns()
+            before = self._waiting[request]
+            if before is not None:
+                if before[0] == settled_ns:
+                    continue
+                self._known.remove(before)
+                self._waiting[request] = None
+            if settled_ns is None:
+                continue
+            if self.optimistic and request.early:
+                self._answer(request, None)
+            else:
+                entry = self._waiting[request] = (settled_ns, next(self._numbers), request)
+                self._known.add(entry)
 
-    def _release_past_absent(self, held: Collection[tuple[int, Request]]) -> None:
+    def _remove(self, request: Request) -> None:
+        """Forgets a request that is answered or closed."""
+        self._graph.watches.remove(request)
+        entry = self._waiting.pop(request, None)
+        if entry is not None:
+            self._known.remove(entry)
+
+    def _answer(self, request: Request, lbts_ns: int | None) -> None:
+        self._remove(request)
+        self._answers.answer(request, request.reply(lbts_ns))
+
+    def _first_ns(self) -> int | None:
+        """When the first known answer is final; None when none is known."""
+        while self._known:
+            entry: tuple[int, int, Request] = self._known[0]
+            if entry[2].open:
+                return entry[0]
+            self._remove(entry[2])
+        return None
+
+    def _final(self, lbts_ns: int | None) -> Iterator[Request]:
+        """The open requests whose answers are final at this LBTS, in order. O(those)."""
+        for settled_ns, _, request in self._known:
+            if lbts_ns is not None and settled_ns > lbts_ns:
+                return
+            if request.open:
+                yield request
+
+    def _release(self, quiet: bool) -> None:
+        """Answers what is final. When the job stands still, answers the earliest of the rest."""
+        first_ns = self._first_ns()
+        self._held = first_ns is not None
+        if first_ns is None or self._held_back(first_ns) or not self._release_final():
+            if quiet and (self._held or self._lookups.awaiting):
+                self._let_the_dead_go()
+            if self._held:
+                self._release_past(quiet)
+
+    def _held_back(self, first_ns: int) -> bool:
+        """Whether the client that was last found to be behind still is."""
+        if self._behind is None or self._behind.gone:
+            return False
+        bound_ns = horizon.bound_ns(self._behind)
+        return bound_ns is not None and bound_ns < first_ns
+
+    def _release_final(self) -> bool:
+        """Answers what is final, and returns whether anything was. O(clients)."""
+        lbts_ns, self._behind = horizon.last(self._clients.present())
+        free = list(self._final(lbts_ns))
+        for request in free:
+            self._answer(request, lbts_ns)
+        self._held = self._first_ns() is not None
+        return bool(free)
+
+    def _release_past(self, quiet: bool) -> None:
+        """Answers what no acting client holds back, when that is all that can be done."""
+        if not quiet and self._behind is not None and not self._behind.pending:
+            return  # it acts
+        clients = self._clients.present()
+        acting = horizon.acting(clients)
+        if not acting:
+            self._release_past_absent()
+        elif quiet and self._stillness.reached(acting, clients):
+            self._release_earliest()
+
+    def _release_past_absent(self) -> None:
         """Answers what only absent ranks hold back (horizon.py), when nobody can act."""
         lbts_ns = horizon.blocked_bound_ns(self._clients.present(), own=True)
-        for settled_ns, request in held:
-            if lbts_ns is None or settled_ns <= lbts_ns:
-                self._answers.answer(request, request.reply(lbts_ns))
-                self._waiting.remove(request)
-                self.past_absent += 1
+        for request in list(self._final(lbts_ns)):
+            self._answer(request, lbts_ns)
+            self.past_absent += 1
         self._held = bool(self._waiting)
 
-    def _release_earliest(self, held: Collection[tuple[int, Request]]) -> bool:
+    def _release_earliest(self) -> bool:
         """Answers the earliest of the requests whose times are known, if only clients that are not
         blocked hold it back. Returns whether there was one."""
         lbts_ns = horizon.blocked_bound_ns(self._clients.present())
-        free = [request for settled_ns, request in held if lbts_ns is None or settled_ns <= lbts_ns]
+        free = list(self._final(lbts_ns))
         if not free:
             lbts_ns = horizon.blocked_bound_ns(self._clients.present(), own=True)
-            free = [one for settled_ns, one in held if lbts_ns is None or settled_ns <= lbts_ns]
+            free = list(self._final(lbts_ns))
             self.past_absent += bool(free)
         if not free:
             return False
-        request = min(free, key=_order)
-        self._answers.answer(request, request.reply(lbts_ns))
-        self._waiting.remove(request)
+        self._answer(min(free, key=_order), lbts_ns)
         self.past_idle += 1
         self.past_sleepers += self._stillness.past_sleepers
         return True
@@ -206,12 +281,7 @@ class Releases:
             return False
         before = len(self._answers.outbox)
         awaiting.waive(True)
-        held = [
-            (settled_ns, request)
-            for request in self._waiting
-            if (settled_ns := request.settled_ns()) is not None
-        ]
-        answered = self._release_earliest(held)
+        answered = self._release_earliest()
         awaiting.waive(False)
         if not answered:
             self._lookups.estimate(awaiting.take_first())

@@ -7,7 +7,7 @@ Times are virtual nanoseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from phantora_ns.hub.likeness import Likeness
@@ -19,13 +19,24 @@ from phantora_ns.sim.graph import TimeExpression, Vertex
 class Request:
     """A client's open request; `number` is what the reply carries."""
 
-    __slots__ = ("client", "number")
+    __slots__ = ("client", "number", "stale")
     early = True
     """Whether optimistic mode may answer as soon as an answer is known, and revise it if it moves."""
 
     def __init__(self, client: Client, number: int) -> None:
         self.client = client
         self.number = number
+        self.stale = True
+        """Whether one of `sources` has moved since the request was last looked at."""
+
+    @property
+    def open(self) -> bool:
+        """Whether the client still waits for the answer."""
+        return self.client.pending.get(self.number) is self
+
+    def sources(self) -> Iterator[object]:
+        """What `settled_ns` depends on, as `TimeExpression.sources` gives it."""
+        raise NotImplementedError
 
     def settled_ns(self) -> int | None:
         """The LBTS at which the answer is final; None while there is no answer."""
@@ -65,6 +76,10 @@ class Arrival(Request):
         self.expression = expression
         self.others: list[tuple[Absent, Vertex, TimeExpression]] = []
         self.likeness: Likeness | None = None
+
+    def sources(self) -> Iterator[object]:
+        """The vertex."""
+        yield self.vertex
 
     def settled_ns(self) -> int | None:
         """That of the vertex, which is None while it is unknown."""
@@ -174,7 +189,7 @@ class Query(Request):
     the LBTS, so the expression has not been reached (sim/graph.py).
     """
 
-    __slots__ = ("expression", "host", "others", "likeness")
+    __slots__ = ("expression", "host", "others", "likeness", "_reached", "_at")
     early = False  # the caching allocator acts on the answer, and a guess would change peak memory
 
     def __init__(
@@ -186,31 +201,49 @@ class Query(Request):
         self.others: list[tuple[TimeExpression, TimeExpression]] = []
         """The same of the ranks that do not run and do what this client does."""
         self.likeness: Likeness | None = None
+        self._reached: tuple[int, int] | None = None
+        self._at: tuple[int, int] | None = None
+
+    def sources(self) -> Iterator[object]:
+        """Those of both expressions."""
+        yield from self.expression.sources()
+        yield from self.host.sources()
+
+    def _look(self) -> None:
+        """Evaluates both expressions if anything in them has moved. With stretched terms this takes
+        longer than all else that is done with a query, and horizon.py asks often."""
+        if self.stale:
+            self._reached, self._at = self.expression.reach(), self.host.reach()
+            self.stale = False
 
     def settled_ns(self) -> int | None:
         """The earlier of the expression's settling and the host's time, but no earlier than the
         host's own settling."""
-        host = self.host.reach()
+        self._look()
+        host, reached = self._at, self._reached
         if host is None:
             return None
-        reached = self.expression.reach()
         return host[0] if reached is None else max(host[1], min(host[0], reached[1]))
 
     def bound_ns(self) -> int | None:
         """The host's time, because a query does not move the clock."""
-        found = [self.host.reach(), *(host.reach() for _, host in self.others)]
+        if not self.others:
+            return self.own_bound_ns()
+        self._look()
+        found = [self._at, *(host.reach() for _, host in self.others)]
         return min((reached[0] for reached in found if reached is not None), default=None)
 
     def own_bound_ns(self) -> int | None:
         """The client's own host's time."""
-        host = self.host.reach()
-        return None if host is None else host[0]
+        self._look()
+        return None if self._at is None else self._at[0]
 
     def reply(self, lbts_ns: int | None = None) -> list[Any]:
         """1 when reached. Otherwise 0, and a time before which it will not be reached: the
         expression's own time if that is final, else the LBTS."""
-        reached = self.expression.reach()
-        host_ns = self.host.reached()[0]
+        self._look()
+        assert self._at is not None
+        reached, host_ns = self._reached, self._at[0]
         if self.likeness is not None:
             ready = reached is not None and reached[0] <= host_ns
             for own, host in self.others:
@@ -233,6 +266,11 @@ class Times(Request):
         self.others: list[list[TimeExpression]] = []
         """The same of the ranks that do not run and do what this client does."""
         self.likeness: Likeness | None = None
+
+    def sources(self) -> Iterator[object]:
+        """Those of all expressions."""
+        for expression in self.expressions:
+            yield from expression.sources()
 
     def settled_ns(self) -> int | None:
         """The latest settling of the expressions."""

@@ -184,10 +184,11 @@ class Hub:
         self.diagnostics.messages += 1
         self.diagnostics.bad_messages += 1
 
-    def settle(self) -> None:
-        """Ends a batch: releases every answer that is final, and regularly drops history."""
+    def settle(self, quiet: bool = True) -> None:
+        """Ends a batch: releases every answer that is final, and regularly drops history. `quiet`: the
+        batch had no message."""
         try:
-            self.releases.settle()
+            self.releases.settle(quiet)
             if self.graph.overrun:
                 self._fail_all(OVERRUN)
         except DatabaseError as error:

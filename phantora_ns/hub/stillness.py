@@ -45,6 +45,9 @@ from phantora_ns.hub.waits import Wait
 
 LOOK_MS = 2
 """Milliseconds between two looks. Long enough for the kernel to deliver a packet."""
+BUSY_S = 0.02
+"""How long a thread that is awake at every call answers for the whole job, before all is looked at
+again."""
 UNSEEN_S = 0.5
 """A client whose PID we cannot see, and a leader, which waits for a real GPU, must not have moved for
 this long."""
@@ -106,12 +109,17 @@ class Stillness:
         self._looks: dict[frozenset[int], Look] = {}
         """The last look for each set of acting clients that was asked about. Two parts of the hub
         ask, of different sets."""
+        self._called = 0.0
+        """When `reached` was last answered by more than `_busy`."""
         self._position: object = None
         self._since = 0.0
 
     def reached(self, acting: Collection[Client], clients: Collection[Client]) -> bool:
         """Whether the job stands still. `acting`: the clients that are not blocked on an answer."""
         now = time.monotonic()
+        if now - self._called < BUSY_S and self._still_busy():
+            return False
+        self._called = now
         position = positions(clients)
         if position != self._position:
             self._position, self._since = position, now

@@ -89,6 +89,12 @@ class TimeExpression:
             if term.vertex is not None:
                 yield term.vertex
 
+    def sources(self) -> Iterator[object]:
+        """What the time depends on: vertices, and the communication that stretches terms."""
+        yield from self.vertices()
+        for term in self.stretched:
+            yield term.activity
+
     def reach(self) -> tuple[int, int] | None:
         """(time_ns, settled_ns), or None while one of its vertices has no time."""
         time_ns = self.base_ns

@@ -52,6 +52,7 @@ from phantora_ns.sim._timeline import (
 from phantora_ns.sim._transfer_flows import TransferFlows
 from phantora_ns.sim._transfers import LaunchBegin, LaunchEnd, Transfer
 from phantora_ns.sim._vertices import LATEST_NS, Rendezvous, TimeExpression, Vertex
+from phantora_ns.sim._watching import Watches
 from phantora_ns.sim._work_queue import COMPLETE, WorkQueue
 from phantora_ns.sim.flows import FlowSimulator
 
@@ -97,6 +98,8 @@ class EventGraph:
         self._timelines: list[Timeline] = []
         self._runs = RunsReader()
         self._communicators = count()
+        self.watches = Watches()
+        """Who is told when a time moves."""
         self.revised = 0
         """Vertices whose time moved after it had been sent to a client (`Vertex.reported`)."""
         self.overrun = False
@@ -379,6 +382,8 @@ class EventGraph:
             self.revised += 1
         vertex.time_ns = time_ns
         vertex.settled_ns = settled_ns
+        if vertex in self.watches:
+            self.watches.note(vertex)
         kind = type(vertex)
         if kind is LaunchBegin:
             self._stretch_overlapped(vertex)  # type: ignore[arg-type]
@@ -409,6 +414,7 @@ class EventGraph:
         from_ns = overlap.activity.put(begin, begin.time_ns, begin.end.time_ns)
         if from_ns is None:
             return
+        self.watches.note(overlap.activity)
         for vertex in overlap.stretchable:
             time_ns = vertex.time_ns
             if time_ns is not None and (time_ns <= from_ns or vertex.retired):
