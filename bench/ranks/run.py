@@ -34,6 +34,7 @@ JOBS = {
     "collective": ["bench/ranks/collective.py"],
     "small": ["examples/train_llama.py", "--size", "debug", "--seq", "512", "--steps", "4"],
     "fsdp": ["examples/train_llama.py", "--size", "1b", "--mode", "fsdp", "--steps", "3"],
+    "fsdp-6": ["examples/train_llama.py", "--size", "1b", "--mode", "fsdp", "--steps", "6"],
     "fsdp-8b": ["examples/train_llama.py", "--size", "8b", "--mode", "fsdp", "--steps", "4"],
     "hsdp-8b": ["examples/train_llama.py", "--size", "8b", "--mode", "hsdp", "--steps", "4"],
 }

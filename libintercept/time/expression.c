@@ -235,6 +235,12 @@ void ph_expr_not_before(const struct ph_expr *expr, uint64_t now, uint64_t floor
     if (bound && floor > weight && floor - weight > bound->floor) bound->floor = floor - weight;
 }
 
+void ph_vertex_not_before(uint64_t vertex, uint64_t floor)
+{
+    struct ph_bound *bound = ph_bound(vertex);
+    if (bound && floor > bound->floor) bound->floor = floor;
+}
+
 uint64_t ph_expr_oldest(const struct ph_expr *expr, uint64_t otherwise)
 {
     for (int i = 0; i < expr->count; i++)

@@ -66,6 +66,8 @@ uint64_t ph_expr_name(struct ph_expr *expr);
 bool ph_expr_waits_for_more(const struct ph_expr *expr, const struct ph_expr *event);
 /* records that the expression is reached no earlier than `floor` */
 void ph_expr_not_before(const struct ph_expr *expr, uint64_t now, uint64_t floor);
+/* the same of a vertex */
+void ph_vertex_not_before(uint64_t vertex, uint64_t floor);
 void ph_extra_stall(int device, const struct ph_expr *before, const struct ph_expr *after);
 /* beside: the message launches communication that compute on the same GPU overlaps, but for the
  * last `waited` ns */

@@ -35,12 +35,17 @@ static bool reached_locked(const struct ph_expr *expr, const struct ph_stream_po
     struct ph_reply reply;
     ph_request_locked(PH_MESSAGE_QUERY, req, &body, 5, &reply, -1);
     bool ready = ph_read_int(&reply) != 0;
-    uint64_t floor = (uint64_t)ph_read_int(&reply);
+    uint64_t floor = (uint64_t)ph_read_int(&reply), floors[PH_EXPR_MAX];
+    uint32_t count = ph_read_array(&reply);
+    for (uint32_t i = 0; i < count && i < PH_EXPR_MAX; i++)
+        floors[i] = (uint64_t)ph_read_int(&reply);
     ph_reply_free(&reply);
     /* a thread outside the chain leaves the chain's state as it is, and what the chain knows: which
      * of them polls how often is a matter of real time */
     if (ph_in_chain()) {
         if (!ready) ph_expr_not_before(&asked, now, floor);
+        for (uint32_t i = 0; i < count && i < (uint32_t)asked.count; i++)
+            ph_vertex_not_before(asked.term[i].vertex, floors[i]);
         if (ready && !ph_host.open) ph_expr_reached(&asked, now);
         atomic_store(&ph_stats()->blocked, 0);
     }

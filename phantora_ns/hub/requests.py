@@ -187,17 +187,25 @@ class Query(Request):
     It can be decided when the host's time is final, and either the expression is final or the LBTS
     has reached the host's time. In the latter case, everything unknown or movable lies strictly after
     the LBTS, so the expression has not been reached (sim/graph.py).
+
+    `earliest(lbts_ns)` gives, for each vertex that the client named, a time before which it will not be.
     """
 
-    __slots__ = ("expression", "host", "others", "likeness", "_reached", "_at")
+    __slots__ = ("expression", "host", "earliest", "others", "likeness", "_reached", "_at")
     early = False  # the caching allocator acts on the answer, and a guess would change peak memory
 
     def __init__(
-        self, client: Client, number: int, expression: TimeExpression, host: TimeExpression
+        self,
+        client: Client,
+        number: int,
+        expression: TimeExpression,
+        host: TimeExpression,
+        earliest: Callable[[int], list[int]],
     ) -> None:
         super().__init__(client, number)
         self.expression = expression
         self.host = host
+        self.earliest = earliest
         self.others: list[tuple[TimeExpression, TimeExpression]] = []
         """The same of the ranks that do not run and do what this client does."""
         self.likeness: Likeness | None = None
@@ -239,8 +247,8 @@ class Query(Request):
         return None if self._at is None else self._at[0]
 
     def reply(self, lbts_ns: int | None = None) -> list[Any]:
-        """1 when reached. Otherwise 0, and a time before which it will not be reached: the
-        expression's own time if that is final, else the LBTS."""
+        """1 when reached. Otherwise 0, a time before which it will not be reached, and the same of
+        each vertex, so that the client need not ask about these before."""
         self._look()
         assert self._at is not None
         reached, host_ns = self._reached, self._at[0]
@@ -249,10 +257,13 @@ class Query(Request):
             for own, host in self.others:
                 self.likeness.query(ready, own, host)
         if reached is not None and reached[0] <= host_ns:
-            return [Message.QUERY, self.number, 1, 0]
-        if reached is not None and (lbts_ns is None or reached[1] <= lbts_ns):
-            return [Message.QUERY, self.number, 0, reached[0]]
-        return [Message.QUERY, self.number, 0, max(host_ns, lbts_ns or 0)]
+            return [Message.QUERY, self.number, 1, 0, []]
+        if lbts_ns is None:
+            return [Message.QUERY, self.number, 0, host_ns if reached is None else reached[0], []]
+        floor_ns = max(host_ns, lbts_ns)
+        if reached is not None and reached[1] <= lbts_ns:
+            floor_ns = reached[0]
+        return [Message.QUERY, self.number, 0, floor_ns, self.earliest(lbts_ns)]
 
 
 class Times(Request):

@@ -277,9 +277,14 @@ class Stillness:
         self, acting: Collection[int], clients: Collection[int]
     ) -> Iterator[tuple[Process, bool]]:
         """All processes of the job, each with whether it is, or was started by, a client that could
-        act. Ours are among them: the hub's threads carry messages, the launcher may show output."""
-        done = set()
+        act. Ours are among them: the hub's threads carry messages, the launcher may show output. Clients
+        that could act come first: mostly one of them is awake, and then no other is looked at."""
+        done = set(acting) - {0}
         todo = [(root, False) for root in {self._root(pid) for pid in clients}]
+        for pid in done:
+            process = self._processes.setdefault(pid, Process(pid))
+            yield process, True
+            todo += [(child, True) for child in process.children]
         while todo:
             pid, acts = todo.pop()
             if pid in done:

@@ -125,12 +125,23 @@ class Communicator:
 
     def course(self, transfer: Transfer, courses: Courses) -> Course:
         """The course of `transfer`. Courses are cached, because a job repeats its operations."""
-        op = transfer.op
-        if op.kind >= SEND:
+        if transfer.op.kind >= SEND:
             return self._message_course(transfer, courses)
+        return self._collective_course(transfer.op, transfer.overlap, courses)
+
+    def least_ns(self, transfer: Transfer, courses: Courses) -> int:
+        """A lower bound of the time of a transfer that is not matched yet; 0 for a message, which
+        depends on its other side's launch too."""
+        if transfer.op.kind >= SEND:
+            return 0
+        return self._collective_course(transfer.op, None, courses).length_ns
+
+    def _collective_course(
+        self, op: Op, overlap: ExpectedOverlap | None, courses: Courses
+    ) -> Course:
         return self._course(
             (op._replace(redop=-1),),
-            transfer.overlap,
+            overlap,
             courses,
             lambda: courses.collectives.plan(
                 op.kind,

@@ -41,6 +41,7 @@ class Transfer(Vertex):
         "loads",
         "matched",
         "course",
+        "least_ns",
         "start_ns",
         "flows_ns",
         "flow",
@@ -59,6 +60,8 @@ class Transfer(Vertex):
         """For a message: the loads of its sender's and its receiver's launch, by SEND and RECV."""
         self.matched = False
         self.course: Course | None = None
+        self.least_ns = 0
+        """A lower bound of its time, from its start; 0 while nothing is known."""
         self.start_ns: int | None = None
         self.flows_ns = 0
         self.flow: Flow | None = None

@@ -39,6 +39,7 @@ from itertools import count
 
 from phantora_ns.sim._communicators import Communicator
 from phantora_ns.sim._courses import Collectives, Courses, ExpectedOverlap
+from phantora_ns.sim._earliest import earliest_ns
 from phantora_ns.sim._graph_check import check_graph
 from phantora_ns.sim._operations import FROM_ROOT, ROOTED, BadOp, Mismatch, Op, load_of
 from phantora_ns.sim._timeline import (
@@ -189,6 +190,9 @@ class EventGraph:
         for transfer in transfers:
             if transfer.matched and transfer.course is None:
                 transfer.course = comm.course(transfer, self._courses)
+                transfer.least_ns = transfer.course.length_ns
+            elif not transfer.least_ns:
+                transfer.least_ns = comm.least_ns(transfer, self._courses)
             self._contribute(timeline, transfer, reached)
         return transfers
 
@@ -311,6 +315,14 @@ class EventGraph:
             vertex = timeline.live[number]
             if vertex.time_ns is not None:
                 yield number, vertex, timeline.account.launched.get(number)
+
+    def earliest_ns(self, client: int, numbers: Sequence[int], lbts_ns: int) -> list[int]:
+        """For each of these vertices of the client, a time before which it will not be, when no client
+        acts before `lbts_ns`; 0 for one that is not live. Call `run` first."""
+        live = self._timelines[client].live
+        found = [live.get(number) for number in numbers]
+        bounds = iter(earliest_ns((vertex for vertex in found if vertex is not None), lbts_ns))
+        return [0 if vertex is None else next(bounds) for vertex in found]
 
     def vertices(self, client: int) -> Iterator[tuple[int, Vertex]]:
         """The client's live vertices, in the order they were defined."""

@@ -1,0 +1,51 @@
+"""How early vertices can still be, whatever anybody does.
+
+Why it exists: a rank asks whether its GPU has reached an event, is told no, and asks again at its next
+call, some hundred times a step. If it is told how early that can be, it need not ask before.
+
+The bound follows from what is final and from what only gets longer. Nothing that is not final lies at or
+before the LBTS (sim/graph.py). Compute takes at least its time alone, and communication at least that
+of its flows alone on their links, from when its members come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from phantora_ns.sim._transfers import Transfer
+from phantora_ns.sim._vertices import Vertex
+
+MOST = 64
+"""Vertices that are looked at for one answer. Those that are farther back count as the LBTS."""
+
+
+def earliest_ns(vertices: Iterable[Vertex], lbts_ns: int) -> list[int]:
+    """Lower bounds of the vertices' final times, when no client acts before `lbts_ns`. Call
+    `EventGraph.run` first. O(MOST x their terms)."""
+    known: dict[Vertex, int] = {}
+    return [_earliest_ns(vertex, lbts_ns, known) for vertex in vertices]
+
+
+def _earliest_ns(vertex: Vertex, lbts_ns: int, known: dict[Vertex, int]) -> int:
+    """`known`: the bounds that were found for this LBTS."""
+    settled_ns = vertex.settled_ns
+    if settled_ns is not None and (settled_ns <= lbts_ns or vertex.retired):
+        assert vertex.time_ns is not None
+        return vertex.time_ns
+    found_ns = known.get(vertex)
+    if found_ns is not None or len(known) >= MOST:
+        return lbts_ns if found_ns is None else found_ns
+    known[vertex] = lbts_ns  # so that it counts as one of MOST
+    begin_ns = max(lbts_ns, vertex.base_ns)
+    for before, weight in vertex.terms.items():
+        begin_ns = max(begin_ns, _earliest_ns(before, lbts_ns, known) + weight)
+    for term in vertex.stretched:
+        term_ns = 0 if term.vertex is None else _earliest_ns(term.vertex, lbts_ns, known)
+        begin_ns = max(begin_ns, term_ns + term.lag_ns + term.work_ns)
+    if isinstance(vertex, Transfer):
+        begun_ns = vertex.start_ns
+        if begun_ns is not None and begun_ns <= lbts_ns:  # then that is final
+            begin_ns = begun_ns
+        begin_ns = max(lbts_ns, begin_ns + vertex.least_ns)
+    known[vertex] = begin_ns
+    return begin_ns
