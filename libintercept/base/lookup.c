@@ -20,9 +20,8 @@
 #include <link.h>
 #include <stdatomic.h>
 
-typedef void *(*dlvsym_type)(void *, const char *, const char *);
 static _Atomic(ph_dlsym_type) real_dlsym;
-static _Atomic(dlvsym_type) real_dlvsym;
+static _Atomic(ph_dlvsym_type) real_dlvsym;
 
 /* Not the C library's: a sanitizer replaces those, and calls dlsym before they work. */
 static bool starts(const char *text, const char *prefix)
@@ -90,7 +89,7 @@ static void find_real(void)
         /* libdl: before glibc 2.34 */
         if (!equal(file, LIBC_SO) && !equal(file, LIBDL_SO)) continue;
         ph_dlsym_type plain = (ph_dlsym_type)in_table(library, "dlsym");
-        dlvsym_type versioned = (dlvsym_type)in_table(library, "dlvsym");
+        ph_dlvsym_type versioned = (ph_dlvsym_type)in_table(library, "dlvsym");
         if (!plain || !versioned) continue;
         atomic_store(&real_dlvsym, versioned);
         atomic_store(&real_dlsym, plain);
@@ -105,6 +104,12 @@ ph_dlsym_type ph_real_dlsym(void)
     if (found) return found;
     find_real();
     return atomic_load(&real_dlsym);
+}
+
+ph_dlvsym_type ph_real_dlvsym(void)
+{
+    ph_real_dlsym();
+    return atomic_load(&real_dlvsym);
 }
 
 /* A handle of this library for dlsym; NULL: the C library does not know it. */
@@ -206,7 +211,7 @@ TAIL_CALLS PH_EXPORT void *dlvsym(void *restrict handle, const char *restrict na
                                   const char *restrict version)
 {
     void *own = replacement(handle, name, __builtin_return_address(0));
-    dlvsym_type real = (ph_real_dlsym(), atomic_load_explicit(&real_dlvsym, memory_order_relaxed));
+    ph_dlvsym_type real = (ph_real_dlsym(), atomic_load_explicit(&real_dlvsym, memory_order_relaxed));
     if (own && real(handle, name, version)) return own_version(name, version);
     TAIL return real(handle, name, version);
 }

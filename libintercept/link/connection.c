@@ -34,6 +34,7 @@ enum {
     ZMQ_RCVHWM = 24,
     ZMQ_DONTWAIT = 1
 };
+enum { POLL_MS = 500 }; /* how much later a thread notices its time-out while another one polls */
 /* zmq_msg_t: 64 bytes, pointer-aligned (libzmq 4.x ABI) */
 typedef struct {
     unsigned char opaque[64];
@@ -290,14 +291,16 @@ bool ph_wait(uint64_t req, struct ph_reply *reply, int timeout_ms)
     pthread_mutex_lock(&socket_lock);
     drain_locked();
     while (!(mine = claim_locked(req)) && (timeout_ms < 0 || milliseconds() < deadline)) {
-        if (polling) { /* another thread watches the socket, and tells of it every 50 ms at least */
+        if (polling) { /* another thread watches the socket, and tells of it every POLL_MS at least
+                        */
             pthread_cond_wait(&socket_news, &socket_lock);
             continue;
         }
         polling = true;
         pthread_mutex_unlock(&socket_lock);
         struct pollfd fds[2] = {{socket_fd, POLLIN, 0}, {wake_fd, POLLIN, 0}};
-        poll(fds, 2, 50);
+        int64_t left = timeout_ms < 0 ? POLL_MS : deadline - milliseconds();
+        poll(fds, 2, left < 0 ? 0 : left < POLL_MS ? (int)left : POLL_MS);
         uint64_t count;
         if (fds[1].revents && read(wake_fd, &count, 8) < 0) { /* another waker was faster */
         }

@@ -16,14 +16,24 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { RING = 8192, EXPR_FULL = PH_EXPR_MAX - 2, LAUNCHES = 64, NAMES = 64, DEEPEST = 4 };
+enum {
+    RING = 8192,
+    EXPR_FULL = PH_EXPR_MAX - 2,
+    LAUNCHES = 64,
+    NAMES = 512,
+    RECENT = 64,
+    DEEPEST = 4,
+    CHAIN = 64
+};
 /* what contention makes it worth to name an expression */
 enum { CUT_NS = 10000 };
 
 static uint64_t next_vertex = 1;
 static struct ph_bound bounds[RING];
-static struct name { /* the last named expressions: what is known of a name is known of its terms */
-    uint64_t vertex;
+/* The last named expressions, by vertex: what is known of a name is known of its terms. */
+static struct name {
+    uint64_t vertex; /* 0: none */
+    uint64_t order;
     struct ph_expr expr;
 } names[NAMES];
 static uint64_t name_count;
@@ -58,19 +68,22 @@ void ph_expressions_start(void) { ph_forget_in_child(forget); }
 uint64_t ph_vertex_new(uint64_t lower, uint64_t upper)
 {
     uint64_t vertex = next_vertex++;
-    bounds[vertex % RING] = (struct ph_bound){vertex, upper, lower, lower, 0, 0, false};
+    bounds[vertex % RING] = (struct ph_bound){
+        .vertex = vertex, .upper = upper, .lower = lower, .floor = lower, .ceiling = PH_UNKNOWN};
     return vertex;
 }
 
-/* NULL: the vertex is no name, or an old one */
-static const struct ph_expr *named(uint64_t vertex)
+const struct ph_expr *ph_named(uint64_t vertex)
 {
-    for (uint64_t back = 1; back <= NAMES && back <= name_count; back++) {
-        const struct name *name = &names[(name_count - back) % NAMES];
-        if (name->vertex == vertex) return &name->expr;
-        if (name->vertex < vertex) break;
-    }
-    return NULL;
+    const struct name *name = &names[vertex % NAMES];
+    return vertex && name->vertex == vertex ? &name->expr : NULL;
+}
+
+static const struct ph_expr *recently_named(uint64_t vertex)
+{
+    const struct name *name = &names[vertex % NAMES];
+    return vertex && name->vertex == vertex && name_count - name->order <= RECENT ? &name->expr
+                                                                                  : NULL;
 }
 
 static uint64_t term_upper(const struct ph_term *term)
@@ -126,6 +139,28 @@ uint64_t ph_expr_upper(const struct ph_expr *expr)
     return most;
 }
 
+/* The end of a name's chain was told by the hub, or is not known. What is found is kept, as a chain
+ * grows by its end. */
+static uint64_t ceiling_of(const struct ph_expr *expr, int depth)
+{
+    uint64_t most = 0;
+    for (int i = 0; i < expr->count; i++) {
+        const struct ph_term *term = &expr->term[i];
+        struct ph_bound *bound = ph_bound(term->vertex);
+        if (!bound) return PH_UNKNOWN;
+        uint64_t time = bound->ceiling < bound->upper ? bound->ceiling : bound->upper;
+        const struct ph_expr *of = ph_named(term->vertex);
+        if (time == PH_UNKNOWN && of && depth < CHAIN)
+            time = bound->ceiling = ceiling_of(of, depth + 1);
+        if (time == PH_UNKNOWN) return PH_UNKNOWN;
+        time += (uint64_t)(term->lag + term->work + term->contention);
+        if (time > most) most = time;
+    }
+    return most;
+}
+
+uint64_t ph_expr_ceiling(const struct ph_expr *expr) { return ceiling_of(expr, 0); }
+
 uint64_t ph_expr_floor(const struct ph_expr *expr)
 {
     uint64_t most = 0;
@@ -154,7 +189,7 @@ void ph_bound_above(struct ph_bound *bound, uint64_t upper)
     for (; bound && bound->upper > upper; bound = bound->before ? ph_bound(bound->before) : NULL) {
         bound->upper = upper;
         static bool inside; /* one name deep: earlier names of its stream follow by `before` */
-        const struct ph_expr *expr = inside ? NULL : named(bound->vertex);
+        const struct ph_expr *expr = inside ? NULL : recently_named(bound->vertex);
         if (!expr) continue;
         inside = true;
         ph_expr_reached(expr, upper);
@@ -193,7 +228,7 @@ void ph_expr_drop_aborted(struct ph_expr *expr)
 static void abort_vertex(struct ph_bound *bound, uint64_t at)
 {
     if (bound->lower > at) at = bound->lower; /* what it waits for on its GPU goes on */
-    bound->upper = bound->lower = bound->floor = at;
+    bound->upper = bound->lower = bound->floor = bound->ceiling = at;
     bound->aborted = true;
 }
 
@@ -204,10 +239,11 @@ void ph_communication_aborted(uint64_t comm, uint64_t now)
         struct ph_bound *bound = ph_bound(vertex);
         if (bound && bound->comm == comm && bound->upper > now) abort_vertex(bound, now);
     }
-    uint64_t oldest = name_count > NAMES ? name_count - NAMES : 0;
-    for (uint64_t i = oldest; i < name_count; i++) { /* a name holds earlier ones only */
+    uint64_t oldest = next_vertex > NAMES ? next_vertex - NAMES : 0;
+    for (uint64_t i = oldest; i < next_vertex; i++) { /* a name holds earlier ones only */
         struct name *name = &names[i % NAMES];
-        struct ph_bound *bound = ph_bound(name->vertex);
+        if (!i || name->vertex != i) continue;
+        struct ph_bound *bound = ph_bound(i);
         bool waits = false;
         for (int at = 0; bound && at < name->expr.count; at++) {
             const struct ph_bound *of = ph_bound(name->expr.term[at].vertex);
@@ -235,10 +271,11 @@ void ph_expr_not_before(const struct ph_expr *expr, uint64_t now, uint64_t floor
     if (bound && floor > weight && floor - weight > bound->floor) bound->floor = floor - weight;
 }
 
-void ph_vertex_not_before(uint64_t vertex, uint64_t floor)
+void ph_vertex_not_before(uint64_t vertex, uint64_t floor, bool final)
 {
     struct ph_bound *bound = ph_bound(vertex);
     if (bound && floor > bound->floor) bound->floor = floor;
+    if (bound && final && floor < bound->ceiling) bound->ceiling = floor;
 }
 
 uint64_t ph_expr_oldest(const struct ph_expr *expr, uint64_t otherwise)
@@ -294,7 +331,7 @@ uint64_t ph_expr_name(struct ph_expr *expr)
     ph_pack_uint(&pending_nodes, vertex);
     ph_expr_pack(&pending_nodes, expr);
     pending_node_count++;
-    names[name_count++ % NAMES] = (struct name){vertex, *expr};
+    names[vertex % NAMES] = (struct name){vertex, name_count++, *expr};
     expr->count = 1;
     expr->term[0] = (struct ph_term){.vertex = vertex};
     return vertex;
@@ -388,7 +425,7 @@ static bool includes(const struct ph_expr *expr, const struct ph_term *fresh, in
         int64_t later = lag + term->lag + term->work;
         if (term->vertex == fresh->vertex && later >= fresh->lag + fresh->work) return true;
         const struct ph_expr *inner =
-            deep && term->vertex > fresh->vertex ? named(term->vertex) : NULL;
+            deep && term->vertex > fresh->vertex ? recently_named(term->vertex) : NULL;
         if (inner && includes(inner, fresh, later, deep - 1)) return true;
     }
     return false;
@@ -442,5 +479,6 @@ void ph_extra_pack(struct ph_pack *body, bool beside, uint64_t waited)
 
 void ph_vertex_known(uint64_t vertex, uint64_t time)
 {
-    bounds[vertex % RING] = (struct ph_bound){vertex, time, time, time, 0, 0, false};
+    bounds[vertex % RING] = (struct ph_bound){
+        .vertex = vertex, .upper = time, .lower = time, .floor = time, .ceiling = time};
 }

@@ -28,7 +28,7 @@ struct ph_bound { /* what is known about the time of a vertex */
     uint64_t vertex, upper, lower;
     /* As `lower`, but its value depends on when the hub was asked. So it may save requests, but
      * must not decide a result. */
-    uint64_t floor;
+    uint64_t floor, ceiling; /* ceiling: as `upper`, in the same way */
     /* The previous communication, or name, of the same stream, reached before this vertex. 0: none.
      */
     uint64_t before;
@@ -44,6 +44,8 @@ void ph_expr_pack(struct ph_pack *pack, const struct ph_expr *expr);
 uint64_t ph_expr_lower(const struct ph_expr *expr);
 uint64_t ph_expr_floor(const struct ph_expr *expr); /* not below ph_expr_lower */
 uint64_t ph_expr_upper(const struct ph_expr *expr); /* PH_UNKNOWN when there is no upper bound */
+/* Not above ph_expr_upper. It may save requests, but must not decide a result. */
+uint64_t ph_expr_ceiling(const struct ph_expr *expr);
 /* PH_UNKNOWN when other ranks decide it */
 uint64_t ph_expr_exact(const struct ph_expr *expr, uint64_t now);
 /* If the time is known here, replaces the terms by one: that time, relative to the origin. */
@@ -62,12 +64,14 @@ void ph_expr_keep(struct ph_expr *expr);
 uint64_t ph_expr_cut(struct ph_expr *expr, uint64_t before);
 /* replaces the expression by one new vertex, which the next message defines */
 uint64_t ph_expr_name(struct ph_expr *expr);
+/* what a vertex is a name for; NULL: it is no name, or an old one */
+const struct ph_expr *ph_named(uint64_t vertex);
 /* whether waiting for `event` adds a wait for communication */
 bool ph_expr_waits_for_more(const struct ph_expr *expr, const struct ph_expr *event);
 /* records that the expression is reached no earlier than `floor` */
 void ph_expr_not_before(const struct ph_expr *expr, uint64_t now, uint64_t floor);
-/* the same of a vertex */
-void ph_vertex_not_before(uint64_t vertex, uint64_t floor);
+/* the same of a vertex; `final`: it is reached then */
+void ph_vertex_not_before(uint64_t vertex, uint64_t floor, bool final);
 void ph_extra_stall(int device, const struct ph_expr *before, const struct ph_expr *after);
 /* beside: the message launches communication that compute on the same GPU overlaps, but for the
  * last `waited` ns */

@@ -15,41 +15,77 @@
 #include "time/watchdog.h"
 #include "trace/trace_log.h"
 
+enum { WANTED = 3 * PH_EXPR_MAX };
+
+/* Whether `expr` is reached at `host`, the host's clock, as far as the bounds tell that depend on
+ * when the hub was asked; -1: they do not tell. Whoever decides, the answer is the same. */
+static int told(const struct ph_expr *expr, const struct ph_expr *host)
+{
+    if (ph_expr_ceiling(expr) <= ph_clock()) return 1;
+    uint64_t floor = ph_expr_floor(expr);
+    if (floor <= ph_clock()) return -1;
+    return !ph_host.open || floor > ph_expr_ceiling(host) ? 0 : -1;
+}
+
+static uint32_t add_vertices(uint64_t wanted[WANTED], uint32_t count, const struct ph_expr *expr)
+{
+    for (int i = 0; expr && i < expr->count; i++) wanted[count++] = expr->term[i].vertex;
+    return count;
+}
+
+/* Asks the hub, which also tells what it knows of the vertices of both expressions, and of those
+ * that the host's clock is a name for. */
+static bool ask_hub(const struct ph_expr *expr, const struct ph_expr *host, uint64_t now)
+{
+    struct ph_pack body = {0};
+    struct ph_expr asked = *expr; /* the event may be recorded again meanwhile */
+    uint64_t wanted[WANTED];
+    uint32_t wants = add_vertices(wanted, add_vertices(wanted, 0, &asked), host);
+    if (host->count == 1) wants = add_vertices(wanted, wants, ph_named(host->term[0].vertex));
+    uint64_t req = ph_request_begin_locked(&body);
+    ph_expr_pack(&body, &asked);
+    ph_expr_pack(&body, host);
+    ph_pack_array(&body, wants);
+    for (uint32_t i = 0; i < wants; i++) ph_pack_uint(&body, wanted[i]);
+    struct ph_reply reply;
+    ph_request_locked(PH_MESSAGE_QUERY, req, &body, 6, &reply, -1);
+    bool ready = ph_read_int(&reply) != 0;
+    uint64_t floor = (uint64_t)ph_read_int(&reply), floors[WANTED] = {0}, final = 0;
+    uint32_t count = ph_read_array(&reply);
+    for (uint32_t i = 0; i < count; i++) {
+        int64_t time = ph_read_int(&reply);
+        if (i < wants) floors[i] = (uint64_t)time;
+    }
+    for (uint32_t i = 0, finals = ph_read_array(&reply); i < finals; i++)
+        final |= 1ull << (ph_read_int(&reply) & 63);
+    ph_reply_free(&reply);
+    /* a thread outside the chain leaves the chain's state as it is, and what the chain knows: which
+     * of them polls how often is a matter of real time */
+    if (!ph_in_chain()) return ready;
+    if (!ready) ph_expr_not_before(&asked, now, floor);
+    if (ready && !ph_host.open) ph_expr_reached(&asked, now);
+    for (uint32_t i = 0; i < wants && i < count; i++)
+        ph_vertex_not_before(wanted[i], floors[i], final >> i & 1);
+    atomic_store(&ph_stats()->blocked, 0);
+    return ready;
+}
+
 /* Whether `expr` has been reached at the host clock. `position` is its stream position; `margin`:
  * as for ph_host_compare. Decided here if possible, else by the hub. */
 static bool reached_locked(const struct ph_expr *expr, const struct ph_stream_position *position,
                            int64_t margin)
 {
     uint64_t now = ph_clock();
-    int decided = ph_expr_upper(expr) <= now  ? 1
-                  : ph_host.open              ? ph_host_compare(position, margin)
-                  : ph_expr_floor(expr) > now ? 0
-                                              : -1;
+    if (ph_expr_upper(expr) <= now) return true;
+    int decided = ph_host.open ? ph_host_compare(position, margin) : -1;
     if (decided >= 0) return decided;
-    struct ph_pack body = {0};
-    struct ph_expr own = {0}, asked = *expr; /* the event may be recorded again meanwhile */
-    ph_expr_add_host(&own, 0);
-    uint64_t req = ph_request_begin_locked(&body);
-    ph_expr_pack(&body, expr);
-    ph_expr_pack(&body, &own);
-    struct ph_reply reply;
-    ph_request_locked(PH_MESSAGE_QUERY, req, &body, 5, &reply, -1);
-    bool ready = ph_read_int(&reply) != 0;
-    uint64_t floor = (uint64_t)ph_read_int(&reply), floors[PH_EXPR_MAX];
-    uint32_t count = ph_read_array(&reply);
-    for (uint32_t i = 0; i < count && i < PH_EXPR_MAX; i++)
-        floors[i] = (uint64_t)ph_read_int(&reply);
-    ph_reply_free(&reply);
-    /* a thread outside the chain leaves the chain's state as it is, and what the chain knows: which
-     * of them polls how often is a matter of real time */
-    if (ph_in_chain()) {
-        if (!ready) ph_expr_not_before(&asked, now, floor);
-        for (uint32_t i = 0; i < count && i < (uint32_t)asked.count; i++)
-            ph_vertex_not_before(asked.term[i].vertex, floors[i]);
-        if (ready && !ph_host.open) ph_expr_reached(&asked, now);
-        atomic_store(&ph_stats()->blocked, 0);
-    }
-    return ready;
+    /* What happens from here on must not depend on who decides. This may name the host's clock. */
+    struct ph_expr host = {0};
+    ph_expr_add_host(&host, 0);
+    if (ph_in_chain()) decided = told(expr, &host);
+    if (decided < 0) return ask_hub(expr, &host, now);
+    if (decided && !ph_host.open) ph_expr_reached(expr, now);
+    return decided;
 }
 
 /* Answers a query of the job, and charges the host for it. In a run that repeats, a query of an
@@ -98,7 +134,8 @@ static bool observe(const struct ph_expr *expr, const struct ph_stream_position 
         ph_extra_pack(&body, false, 0);
         ph_expr_pack(&body, expr);
         ph_pack_array(&body, 0);
-        ph_send(PH_MESSAGE_QUERY, &body, 5);
+        ph_pack_array(&body, 0);
+        ph_send(PH_MESSAGE_QUERY, &body, 6);
     }
     pthread_mutex_unlock(&ph_lock);
     if (asked) {

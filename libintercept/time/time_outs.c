@@ -19,6 +19,7 @@
 #include "base/real_time.h"
 #include "link/connection.h"
 #include "time/host_clock.h"
+#include "time/naps.h"
 #include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
@@ -185,7 +186,7 @@ PH_API(int64_t, _ZNSt6chrono3_V212steady_clock3nowEv, (void))
     enum caller caller = ph_touched() ? caller_of(__builtin_return_address(0)) : OTHER;
     if (caller == BEGINS) return ph_touched_at() + (int64_t)atomic_load(&ph_stats()->clock_ns);
     if (caller == CHECKS) return ph_touched_at() + (int64_t)checked_ns();
-    return real_ns();
+    return real_ns() + ph_nap_ahead();
 }
 
 /* std::this_thread::sleep_for is this. */

@@ -20,6 +20,7 @@
 #include "base/threads.h"
 #include "link/connection.h"
 #include "time/host_clock.h"
+#include "time/naps.h"
 #include "time/time_outs.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -45,6 +46,7 @@ static struct observer { /* one polling thread */
     _Atomic bool within;     /* nccl2's has polled since its last round ended */
     _Atomic bool waits;      /* something was not over in its last round, so it will poll again */
     _Atomic int looking;
+    struct ph_nap nap;
 } observers[OBSERVERS];
 static _Atomic uint64_t looks, rounds; /* nccl2's rounds do not count */
 static _Atomic int looking;
@@ -54,6 +56,7 @@ static _Thread_local struct {
     const void *first;
     uint64_t asked_ns; /* when it last began a round in which it asks whether the host waits long */
     bool asks;
+    uint64_t naps; /* how often it had gone to sleep when its round began */
     enum { UNREAD, OTHER, WATCHDOG } name;
 } me;
 /* for runs that repeat: the watchdogs that may poll now, as bits */
@@ -66,7 +69,9 @@ static void millisecond(void) { nanosleep(&(struct timespec){0, 1000000}, NULL);
  * rank only once this rank is idle. So the watchdog must sleep between its rounds here. */
 static void pause_before_round(const void *work)
 {
-    if (me.first != work || ph_real_ns() - me.last_ns > PERIOD_MS / 2 * 1000000ull) return;
+    if (me.first != work || (me.slot && atomic_load(&me.slot->nap.begun) != me.naps) ||
+        ph_real_ns() - me.last_ns > PERIOD_MS / 2 * 1000000ull)
+        return;
     for (int i = 0; i <= PERIOD_MS / 2; i++) millisecond();
 }
 
@@ -105,6 +110,8 @@ static struct observer *take_slot(void)
             atomic_store(&slot->within, false);
             atomic_store(&slot->waits, false);
             atomic_store(&slot->looking, 0);
+            atomic_store(&slot->nap.begun, 0);
+            atomic_store(&slot->nap.asleep, false);
             return slot;
         }
     ph_warn("more than %d threads poll: runs may not repeat", OBSERVERS);
@@ -117,9 +124,11 @@ static struct observer *my_slot(void)
     return me.slot;
 }
 
-/* A round begins when the pause before this poll was as long as the watchdog's sleep. */
+/* A round begins when the watchdog has slept since the last poll, or when the pause before this one
+ * was as long as its sleep. */
 static void begin_round(struct observer *slot, uint64_t now)
 {
+    me.naps = atomic_load(&slot->nap.begun);
     atomic_store(&slot->waits, false);
     me.first = NULL;
     ph_time_out_round();
@@ -137,13 +146,21 @@ static bool is_named(void)
     return me.name == WATCHDOG;
 }
 
+struct ph_nap *ph_watchdog_nap(void)
+{
+    if (!ph_clock_repeats() || atomic_load(&ending) || ph_in_chain()) return NULL;
+    if (!is_named() && !(me.slot && atomic_load(&me.slot->nccl2))) return NULL;
+    return &my_slot()->nap;
+}
+
 enum ph_look ph_watchdog_looks(_Atomic uint64_t *put_off_ns)
 {
     stop_if_ending();
     pause_before_round(put_off_ns);
     uint64_t now = ph_real_ns();
     struct observer *slot = my_slot();
-    if (now - me.last_ns > PERIOD_MS / 2 * 1000000ull) begin_round(slot, now);
+    if (atomic_load(&slot->nap.begun) != me.naps || now - me.last_ns > PERIOD_MS / 2 * 1000000ull)
+        begin_round(slot, now);
     if (!me.first) me.first = put_off_ns;
     atomic_store(&slot->within, true);
     atomic_store(&slot->looking, 1);
@@ -213,6 +230,8 @@ void ph_watchdog_asks_for_errors(void)
 struct watched { /* one watchdog during a window */
     struct ph_watcher thread;
     struct observer *nccl2; /* its slot; NULL: it has a name */
+    struct ph_nap *nap;     /* how it sleeps; NULL: by a call that is not ours */
+    uint64_t naps;          /* once it has gone to sleep so often, it has done a round */
     uint64_t rounds, switches;
     int quiet; /* consecutive checks in which it slept and neither polled nor woke */
     bool over;
@@ -232,6 +251,11 @@ static bool has_seen(struct watched *watched)
 {
     enum { LOOPS = 2 };
     if (ph_thread_ended(watched->thread.tid)) return true;
+    if (watched->nap && atomic_load(&watched->nap->begun) >= watched->naps) return true;
+    if (watched->nap) {
+        ph_nap_end(watched->nap);
+        return false;
+    }
     if (watched->nccl2)
         return atomic_load(&watched->nccl2->rounds) >= watched->rounds ||
                atomic_load(&watched->nccl2->tid) != watched->thread.tid;
@@ -252,10 +276,23 @@ static int find_named(struct watched *found)
     int count = ph_watchers(threads, OBSERVERS);
     for (int i = 0; i < count; i++) {
         struct observer *slot = slot_of(threads[i].tid);
-        found[i] = (struct watched){
-            threads[i], NULL, slot ? atomic_load(&slot->rounds) : 0, threads[i].switches, 0, false};
+        found[i] = (struct watched){.thread = threads[i],
+                                    .rounds = slot ? atomic_load(&slot->rounds) : 0,
+                                    .switches = threads[i].switches};
     }
     return count;
+}
+
+/* Its window is open. One that sleeps does a whole round next. Any other may be at the end of a
+ * round that began before. */
+static void wake(struct watched *watched)
+{
+    struct observer *slot = watched->nccl2 ? watched->nccl2 : slot_of(watched->thread.tid);
+    if (!slot || !atomic_load(&slot->nap.begun)) return;
+    watched->nap = &slot->nap;
+    bool asleep = atomic_load(&slot->nap.asleep);
+    watched->naps = atomic_load(&slot->nap.begun) + (asleep ? 1 : 2);
+    ph_nap_end(watched->nap);
 }
 
 /* Its window is open. One that sleeps between two rounds does a whole round next. Any other may be
@@ -269,7 +306,8 @@ static int find_nccl2(struct watched *found, int most)
         if (!tid || !atomic_load(&slot->nccl2) || tid == own) continue;
         uint64_t ended = atomic_load(&slot->rounds);
         bool between = ph_thread_sleeps(tid) && !atomic_load(&slot->within);
-        found[count++] = (struct watched){{tid, 0}, slot, ended + (between ? 1 : 2), 0, 0, false};
+        found[count++] = (struct watched){
+            .thread = {tid, 0}, .nccl2 = slot, .rounds = ended + (between ? 1 : 2)};
     }
     return count;
 }
@@ -281,6 +319,7 @@ static void hold_window(unsigned kinds)
     int count = kinds & 1u << PH_WATCHDOG_NAMED ? find_named(watched) : 0;
     atomic_store(&window, kinds);
     if (kinds & 1u << PH_WATCHDOG_NCCL2) count += find_nccl2(watched + count, OBSERVERS - count);
+    for (int i = 0; i < count; i++) wake(&watched[i]);
     int open = count;
     /* time in which a poll is under way does not count: it may wait for other ranks */
     for (int passed = 0; passed < LONGEST_MS && open; passed += !atomic_load(&looking)) {

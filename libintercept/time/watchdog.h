@@ -21,6 +21,11 @@ void ph_watchdog_looked(bool over, uint64_t not_before);
  * Then the watchdogs may look before that. The calling thread's polls were answered by that. */
 bool ph_watchdog_wait_is_long(uint64_t now, uint64_t until);
 
+struct ph_nap;
+/* The sleep of the calling thread, if it is a watchdog whose rounds follow simulated time; else
+ * NULL. */
+struct ph_nap *ph_watchdog_nap(void);
+
 enum ph_watchdog {
     PH_WATCHDOG_NAMED, /* of c10d::ProcessGroupNCCL */
     PH_WATCHDOG_NCCL2, /* of c10d::nccl2::ProcessGroupNCCL, from PyTorch 2.15 on */

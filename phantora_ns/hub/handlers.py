@@ -82,8 +82,7 @@ class TimeHandlers:
         expression = self._graph.expression(client.number, message.expression)
         host = self._graph.expression(client.number, message.host_expression)
         if message.host_expression:
-            named = message.expression[::3]
-            earliest = partial(self._graph.earliest_ns, client.number, named)
+            earliest = partial(self._graph.earliest_ns, client.number, message.wanted)
             request = Query(client, message.request, expression, host, earliest)
             request.likeness = self._likeness
             request.others = [
@@ -100,7 +99,7 @@ class TimeHandlers:
         reached = expression.reach()
         at = 0 if reached is None else 1 + reached[0]
         lbts_ns = self._releases.lower_bound_ns() or 0
-        self._answers.send(client.identity, [Message.QUERY, message.request, at, lbts_ns, []])
+        self._answers.send(client.identity, [Message.QUERY, message.request, at, lbts_ns, [], []])
 
     def times(self, client: Client, message: messages.Times) -> None:
         """The times of several expressions; the client's clock does not advance."""

@@ -120,6 +120,7 @@ class Query(Request, tag=3):
     extra: Extra
     expression: list[Any]
     host_expression: list[Any]
+    wanted: list[int]
 
 
 class Times(Request, tag=4):

@@ -188,7 +188,8 @@ class Query(Request):
     has reached the host's time. In the latter case, everything unknown or movable lies strictly after
     the LBTS, so the expression has not been reached (sim/graph.py).
 
-    `earliest(lbts_ns)` gives, for each vertex that the client named, a time before which it will not be.
+    `earliest(lbts_ns)` gives, for each vertex that the client wants to know of, a time before which it will not be,
+    and the indices of those that are final.
     """
 
     __slots__ = ("expression", "host", "earliest", "others", "likeness", "_reached", "_at")
@@ -200,7 +201,7 @@ class Query(Request):
         number: int,
         expression: TimeExpression,
         host: TimeExpression,
-        earliest: Callable[[int], list[int]],
+        earliest: Callable[[int], tuple[list[int], list[int]]],
     ) -> None:
         super().__init__(client, number)
         self.expression = expression
@@ -247,8 +248,8 @@ class Query(Request):
         return None if self._at is None else self._at[0]
 
     def reply(self, lbts_ns: int | None = None) -> list[Any]:
-        """1 when reached. Otherwise 0, a time before which it will not be reached, and the same of
-        each vertex, so that the client need not ask about these before."""
+        """1 when reached. Otherwise 0 and a time before which it will not be reached. Then the same of
+        vertices, so that the client need not ask about these before."""
         self._look()
         assert self._at is not None
         reached, host_ns = self._reached, self._at[0]
@@ -257,13 +258,15 @@ class Query(Request):
             for own, host in self.others:
                 self.likeness.query(ready, own, host)
         if reached is not None and reached[0] <= host_ns:
-            return [Message.QUERY, self.number, 1, 0, []]
+            told = ([], []) if lbts_ns is None else self.earliest(lbts_ns)
+            return [Message.QUERY, self.number, 1, 0, *told]
         if lbts_ns is None:
-            return [Message.QUERY, self.number, 0, host_ns if reached is None else reached[0], []]
+            floor_ns = host_ns if reached is None else reached[0]
+            return [Message.QUERY, self.number, 0, floor_ns, [], []]
         floor_ns = max(host_ns, lbts_ns)
         if reached is not None and reached[1] <= lbts_ns:
             floor_ns = reached[0]
-        return [Message.QUERY, self.number, 0, floor_ns, self.earliest(lbts_ns)]
+        return [Message.QUERY, self.number, 0, floor_ns, *self.earliest(lbts_ns)]
 
 
 class Times(Request):

@@ -56,6 +56,8 @@ PATIENCE_S = 10.0
 SURVEY_S = 0.25
 """How often all sleepers are looked at, and not the first alone. A longer time from one look to the next
 counts as no more than twice this: the thread may have done something else in between."""
+SURVEY_SHARE = 0.05
+"""Surveys take no more than this share of the hub's time: in large jobs they are rarer."""
 WORK_PATIENCE_S = 60.0
 """How long work outside of ranks that could act is waited for, without an action."""
 
@@ -105,7 +107,7 @@ class Stillness:
         """Threads of ranks that were seen awake: since when, and what `active_ns` said then."""
         self._sleepers: dict[Place, Sleeper] = {}
         """Threads that hinder by their sleep, since the last action."""
-        self._surveyed = 0.0
+        self._next_survey = 0.0
         self._looks: dict[frozenset[int], Look] = {}
         """The last look for each set of acting clients that was asked about. Two parts of the hub
         ask, of different sets."""
@@ -185,7 +187,7 @@ class Stillness:
         switches: dict[Place, int] = {}
         self.past_sleepers = hindered = False
         hinders: list[Place] = []
-        survey = now - self._surveyed >= SURVEY_S
+        survey = now >= self._next_survey
         for process, acts in self._tree(acting, clients):
             try:
                 for tid, thread in process.look():
@@ -222,7 +224,8 @@ class Stillness:
                     "and hidepid): ranks that sleep in real time may change other ranks' times"
                 )
         if survey:
-            self._surveyed = now
+            took_s = time.monotonic() - now
+            self._next_survey = now + max(SURVEY_S, took_s / SURVEY_SHARE)
         if hindered:
             return None
         self._left_out.update(hinders)

@@ -19,6 +19,12 @@ MOST = 64
 """Vertices that are looked at for one answer. Those that are farther back count as the LBTS."""
 
 
+def is_final(vertex: Vertex, lbts_ns: int) -> bool:
+    """Whether the vertex stays where it is when no client acts before `lbts_ns`."""
+    settled_ns = vertex.settled_ns
+    return settled_ns is not None and (settled_ns <= lbts_ns or vertex.retired)
+
+
 def earliest_ns(vertices: Iterable[Vertex], lbts_ns: int) -> list[int]:
     """Lower bounds of the vertices' final times, when no client acts before `lbts_ns`. Call
     `EventGraph.run` first. O(MOST x their terms)."""
@@ -28,24 +34,23 @@ def earliest_ns(vertices: Iterable[Vertex], lbts_ns: int) -> list[int]:
 
 def _earliest_ns(vertex: Vertex, lbts_ns: int, known: dict[Vertex, int]) -> int:
     """`known`: the bounds that were found for this LBTS."""
-    settled_ns = vertex.settled_ns
-    if settled_ns is not None and (settled_ns <= lbts_ns or vertex.retired):
+    if is_final(vertex, lbts_ns):
         assert vertex.time_ns is not None
         return vertex.time_ns
+    if isinstance(vertex, Transfer):
+        begun_ns = vertex.start_ns
+        if begun_ns is None or begun_ns > lbts_ns:  # not final; its members' chains are not followed
+            begun_ns = lbts_ns
+        return max(lbts_ns, begun_ns + vertex.least_ns)
     found_ns = known.get(vertex)
     if found_ns is not None or len(known) >= MOST:
         return lbts_ns if found_ns is None else found_ns
     known[vertex] = lbts_ns  # so that it counts as one of MOST
-    begin_ns = max(lbts_ns, vertex.base_ns)
+    found_ns = max(lbts_ns, vertex.base_ns)
     for before, weight in vertex.terms.items():
-        begin_ns = max(begin_ns, _earliest_ns(before, lbts_ns, known) + weight)
+        found_ns = max(found_ns, _earliest_ns(before, lbts_ns, known) + weight)
     for term in vertex.stretched:
         term_ns = 0 if term.vertex is None else _earliest_ns(term.vertex, lbts_ns, known)
-        begin_ns = max(begin_ns, term_ns + term.lag_ns + term.work_ns)
-    if isinstance(vertex, Transfer):
-        begun_ns = vertex.start_ns
-        if begun_ns is not None and begun_ns <= lbts_ns:  # then that is final
-            begin_ns = begun_ns
-        begin_ns = max(lbts_ns, begin_ns + vertex.least_ns)
-    known[vertex] = begin_ns
-    return begin_ns
+        found_ns = max(found_ns, term_ns + term.lag_ns + term.work_ns)
+    known[vertex] = found_ns
+    return found_ns

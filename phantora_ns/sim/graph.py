@@ -39,7 +39,7 @@ from itertools import count
 
 from phantora_ns.sim._communicators import Communicator
 from phantora_ns.sim._courses import Collectives, Courses, ExpectedOverlap
-from phantora_ns.sim._earliest import earliest_ns
+from phantora_ns.sim._earliest import earliest_ns, is_final
 from phantora_ns.sim._graph_check import check_graph
 from phantora_ns.sim._operations import FROM_ROOT, ROOTED, BadOp, Mismatch, Op, load_of
 from phantora_ns.sim._timeline import (
@@ -316,13 +316,22 @@ class EventGraph:
             if vertex.time_ns is not None:
                 yield number, vertex, timeline.account.launched.get(number)
 
-    def earliest_ns(self, client: int, numbers: Sequence[int], lbts_ns: int) -> list[int]:
+    def earliest_ns(
+        self, client: int, numbers: Sequence[int], lbts_ns: int
+    ) -> tuple[list[int], list[int]]:
         """For each of these vertices of the client, a time before which it will not be, when no client
-        acts before `lbts_ns`; 0 for one that is not live. Call `run` first."""
-        live = self._timelines[client].live
-        found = [live.get(number) for number in numbers]
-        bounds = iter(earliest_ns((vertex for vertex in found if vertex is not None), lbts_ns))
-        return [0 if vertex is None else next(bounds) for vertex in found]
+        acts before `lbts_ns`; and the indices of those that are final, which are at that time. Call
+        `run` first."""
+        timeline = self._timelines[client]
+        live = [timeline.live.get(number) for number in numbers]
+        bounds = iter(earliest_ns((vertex for vertex in live if vertex is not None), lbts_ns))
+        times, final = [], []
+        for index, vertex in enumerate(live):
+            time_ns = timeline.final.get(numbers[index]) if vertex is None else next(bounds)
+            times.append(time_ns or 0)
+            if time_ns is not None and (vertex is None or is_final(vertex, lbts_ns)):
+                final.append(index)
+        return times, final
 
     def vertices(self, client: int) -> Iterator[tuple[int, Vertex]]:
         """The client's live vertices, in the order they were defined."""

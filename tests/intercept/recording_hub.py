@@ -132,8 +132,8 @@ class RecordingHub:
         if kind == QUERY:
             time = self._time(client, message[5])
             if not message[6]:
-                return [QUERY, message[2], 1 + time if self.tells_watchdogs else 0, 0, []]
-            return [QUERY, message[2], int(time <= self._time(client, message[6])), time, []]
+                return [QUERY, message[2], 1 + time if self.tells_watchdogs else 0, 0, [], []]
+            return [QUERY, message[2], int(time <= self._time(client, message[6])), time, [], []]
         if kind == TIMES:
             return [TIMES, message[2], [self._time(client, head) for head in message[5]]]
         if kind == LOOKUP:

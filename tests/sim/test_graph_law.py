@@ -312,6 +312,7 @@ def test_what_is_settled_behind_the_lower_bound_never_moves(seed, ranks, events,
                     assert node.time_ns == final[rank][number]
                 elif node.time_ns is None:
                     assert final[rank][number] > lbts
+        check_floors(graph, objects, lbts, final)
         graph.commit(lbts)
 
     graph, times = replay(job, random.Random(order), 0.7, watch)
@@ -319,6 +320,17 @@ def test_what_is_settled_behind_the_lower_bound_never_moves(seed, ranks, events,
     assert graph.late == 0
     graph.commit(1 << 61)
     assert graph.size() == 0
+
+
+def check_floors(graph, objects, lbts, final):
+    """No vertex comes before the time that clients are told as the earliest."""
+    for rank, nodes in enumerate(objects):
+        floors, known = graph.earliest_ns(rank, list(nodes), lbts)
+        for index, (number, node) in enumerate(nodes.items()):
+            assert floors[index] <= final[rank][number]
+            settled = node.settled_ns is not None and node.settled_ns <= lbts
+            assert (index in known) == settled
+            assert floors[index] == node.time_ns if settled else floors[index] >= lbts
 
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 14), st.integers(0, 2**32))
@@ -400,6 +412,8 @@ def test_with_contention_the_order_does_not_matter_and_final_means_final(
             for number, node in nodes.items():
                 if node.settled_ns is not None and node.settled_ns <= lbts:
                     assert node.time_ns == final[rank][number]
+        check_floors(graph, objects, lbts, final)
+        for rank in range(len(objects)):
             heads = [
                 call[-2] if call[0] == "launch" else call[-1]
                 for call in job.programs[rank][done[rank] :]
