@@ -157,9 +157,10 @@ def _let_autograd_end(sleep):
 
 
 def _end_in_turn(sleep):
-    """Waits a while for one of a few places among the processes of the run that end now. An interpreter
-    that ends writes to all that it frees. If all ranks did so at once, none would share its image's
-    memory with another any more. The kernel frees the place."""
+    """Waits for one of a few places among the processes of the run that end now. An interpreter that
+    ends writes to all that it frees. If all ranks did so at once, none would share its image's memory
+    with another any more. The kernel frees the place. Nobody waits on while no place changes hands:
+    who ends may be waiting for who waits."""
     import fcntl
     import os
 
@@ -171,14 +172,21 @@ def _end_in_turn(sleep):
         ]
     except OSError:
         return
-    for _ in range(round(_END_WAIT_S / 0.02)):
+    waited_s, seen, pause_s = 0.0, None, 0.02
+    while waited_s < _END_WAIT_S:
         for place in places:
             try:
                 fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 continue
+            os.pwrite(place, os.urandom(16), 0)
             return
-        sleep(0.02)
+        holders = [os.pread(place, 16, 0) for place in places]
+        if holders != seen:
+            seen, waited_s = holders, 0.0
+        sleep(pause_s)
+        waited_s += pause_s
+        pause_s = min(pause_s * 1.2, 0.2)
 
 
 def _start(environ):
