@@ -127,6 +127,7 @@ NOT_NVIDIAS = (
     "_ZN3c10",
     "_ZNSt6chrono",
     "nanosleep",
+    "pthread_cond_timedwait",
     "write",
     "pwrite",
     "posix_memalign",
