@@ -78,7 +78,6 @@ class Held(Request):
         return self.clock_ns
 
 
-
 class Awaiting:
     """The LOOKUPs held back in one run. `leader`: the rank that is to lead, None when none is."""
 

@@ -39,7 +39,9 @@ def _earliest_ns(vertex: Vertex, lbts_ns: int, known: dict[Vertex, int]) -> int:
         return vertex.time_ns
     if isinstance(vertex, Transfer):
         begun_ns = vertex.start_ns
-        if begun_ns is None or begun_ns > lbts_ns:  # not final; its members' chains are not followed
+        if (
+            begun_ns is None or begun_ns > lbts_ns
+        ):  # not final; its members' chains are not followed
             begun_ns = lbts_ns
         return max(lbts_ns, begun_ns + vertex.least_ns)
     found_ns = known.get(vertex)

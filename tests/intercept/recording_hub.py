@@ -42,8 +42,10 @@ class RecordingHub:
         source=7,
         tells_watchdogs=False,
         contention_permille=0,
+        tells=None,
     ):
         self.messages = []
+        self.tells = tells
         self.duration_ns = duration_ns if callable(duration_ns) else lambda fields: duration_ns
         self.works = works if callable(works) else lambda fields: works
         self.collective_ns = collective_ns
@@ -105,6 +107,18 @@ class RecordingHub:
             if answer is not None:
                 self._socket.send_multipart([client, msgpack.packb(answer)])
 
+    def _told(self, nodes, wanted):
+        """What a reply tells of vertices: the times of some, and of others that they come no earlier
+        than some time, as `tells`, a random.Random, draws it. Nothing without one."""
+        if self.tells is None:
+            return [], []
+        final = [i for i, node in enumerate(wanted) if node in nodes and self.tells.random() < 0.4]
+        floors = [
+            max(0, nodes.get(node, 0) - (0 if i in final else self.tells.randrange(200_000)))
+            for i, node in enumerate(wanted)
+        ]
+        return floors, final
+
     def _time(self, client, head):
         """t(head), with the nodes this client has defined."""
         nodes = self._times.setdefault(client, {0: 0})
@@ -133,7 +147,8 @@ class RecordingHub:
             time = self._time(client, message[5])
             if not message[6]:
                 return [QUERY, message[2], 1 + time if self.tells_watchdogs else 0, 0, [], []]
-            return [QUERY, message[2], int(time <= self._time(client, message[6])), time, [], []]
+            ready = int(time <= self._time(client, message[6]))
+            return [QUERY, message[2], ready, time, *self._told(nodes, message[7])]
         if kind == TIMES:
             return [TIMES, message[2], [self._time(client, head) for head in message[5]]]
         if kind == LOOKUP:

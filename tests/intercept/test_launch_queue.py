@@ -86,7 +86,7 @@ def job(run_dir, run_program, gpu):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
-    def run(script, limit=LIMIT, contention_permille=0, crowd_gap_ns=0):
+    def run(script, limit=LIMIT, contention_permille=0, crowd_gap_ns=0, tells=None):
         conf = mine = (run_dir / "device.conf").read_text()
         for key, was, value in (
             ("launch_queue", gpu.host.launch_queue, limit),
@@ -99,7 +99,12 @@ def job(run_dir, run_program, gpu):
         lines = ["t", *script, "t"]
         padded = "".join(f"{line} {'0 ' * (3 - len(line.split()))}\n" for line in lines)
         with module.RecordingHub(
-            run_dir, duration_ns, works, COLLECTIVE_NS, contention_permille=contention_permille
+            run_dir,
+            duration_ns,
+            works,
+            COLLECTIVE_NS,
+            contention_permille=contention_permille,
+            tells=tells,
         ) as hub:
             printed = run_program(
                 "queue", input=padded, PHANTORA_HOST_TIME="model"
@@ -231,9 +236,7 @@ def test_communication_on_the_stream_that_computes_holds_it_up(job):
     ] == [(0, COLLECTIVE_NS)] * 2
 
 
-@pytest.mark.parametrize("seed", [73, 85, *range(8)])
-def test_random_jobs_see_what_a_host_that_waits_sees(job, seed):
-    draw = random.Random(seed)
+def random_script(draw):
     script = []
     for _ in range(600):
         what = draw.choices("kchrwqyt", (30, 4, 2, 6, 6, 6, 0.4, 1))[0]
@@ -249,8 +252,44 @@ def test_random_jobs_see_what_a_host_that_waits_sees(job, seed):
             "y": f"{stream}",
         }
         script.append(f"{what} {calls[what]}")
+    return script
+
+
+@pytest.mark.parametrize("seed", [73, 85, *range(8)])
+def test_random_jobs_see_what_a_host_that_waits_sees(job, seed):
+    draw = random.Random(seed)
+    script = random_script(draw)
     printed, expected, _ = job(script, limit=draw.choice((3, 8, 20)))
     assert printed == expected
+
+
+def test_what_the_hub_tells_of_times_saves_questions_and_changes_no_answer(job):
+    """However much it tells, and however loosely: that is a matter of real time."""
+    questions = {False: 0, True: 0}
+    for seed in range(8):
+        draw = random.Random(seed)
+        script, limit = random_script(draw), draw.choice((3, 8, 20))
+        for tells in (False, True):
+            told = random.Random(seed) if tells else None
+            printed, expected, hub = job(script, limit=limit, tells=told)
+            assert printed == expected
+            questions[tells] += len(hub.of(3))
+    assert questions[True] < 0.8 * questions[False]
+
+
+def test_a_question_about_an_event_that_lies_ahead_is_asked_once(job):
+    """Two collectives decide the event, and the job looks every few microseconds."""
+    script = ["c 1", "c 2", "w 0 5", "r 0 1", "w 0 0", "r 1 2", "w 0 1", "r 2 0", *["q 2"] * 20]
+
+    class Exact(random.Random):
+        def randrange(self, *_):
+            return 0
+
+        def random(self):
+            return 1.0
+
+    printed, expected, hub = job(script, tells=Exact())
+    assert printed == expected and len(hub.of(3)) == 1
 
 
 def test_without_a_limit_nothing_waits(job):

@@ -2,6 +2,10 @@
 alone, however long the host sleeps. The job waits for a round of each of them; it knows those of
 PyTorch's older process group by name, and those of nccl2 by what their threads do."""
 
+import os
+import subprocess
+from pathlib import Path
+
 import msgpack
 import pytest
 
@@ -137,4 +141,44 @@ def test_a_watchdog_sees_the_end_of_communication_where_the_job_waits_for_it(
     run_python, slow_hub, watchdog
 ):
     run_python(SEES, watchdog)
+    assert slow_hub.notes("warning") == []
+
+
+SLEEPS = (
+    JOB
+    + """
+library = ctypes.CDLL(sys.argv[1])
+polls, has_name = sys.argv[2] == "polls", sys.argv[3] == "named"
+library.sleeper_start.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_bool
+library.sleeper_start(event.value if polls else None, comm, has_name)
+time.sleep(0.2)
+for number in range(1, 6):
+    communicate()
+    library.sleeper_disturb()
+    time.sleep(0.1)
+    assert library.sleeper_ready() < number
+    assert lib.cudaDeviceSynchronize() == 0  # two seconds of simulated time
+    assert library.sleeper_ready() == (number if polls else 0), (number, library.sleeper_ready())
+    assert library.sleeper_rounds() >= number, (number, library.sleeper_rounds())
+library.sleeper_end()
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def sleeper(tmp_path_factory):
+    library = tmp_path_factory.mktemp("sleeper") / "libtorch_cuda.so"
+    source = Path(__file__).resolve().parent / "c" / "sleeper.c"
+    command = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-pthread", "-o", library, source]
+    subprocess.run(command, check=True)
+    return library
+
+
+@pytest.mark.parametrize("polls", ["polls", "has nothing to poll"])
+@pytest.mark.parametrize("watchdog", ["named", "nccl2"])
+def test_a_watchdog_is_woken_where_the_job_waits_for_it(
+    run_python, slow_hub, sleeper, watchdog, polls
+):
+    """However long it would sleep: a day here."""
+    run_python(SLEEPS, sleeper, polls, watchdog)
     assert slow_hub.notes("warning") == []
