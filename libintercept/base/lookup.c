@@ -211,7 +211,8 @@ TAIL_CALLS PH_EXPORT void *dlvsym(void *restrict handle, const char *restrict na
                                   const char *restrict version)
 {
     void *own = replacement(handle, name, __builtin_return_address(0));
-    ph_dlvsym_type real = (ph_real_dlsym(), atomic_load_explicit(&real_dlvsym, memory_order_relaxed));
+    ph_dlvsym_type real =
+        (ph_real_dlsym(), atomic_load_explicit(&real_dlvsym, memory_order_relaxed));
     if (own && real(handle, name, version)) return own_version(name, version);
     TAIL return real(handle, name, version);
 }

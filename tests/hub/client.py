@@ -258,6 +258,7 @@ class Client:
             {},
             head,
             self.host_head() if host_head is None else host_head,
+            head[::3],
         )
         return request
 

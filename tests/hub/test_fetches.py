@@ -150,7 +150,7 @@ def test_a_thread_that_only_watches_does_not_hide_that_ranks_are_stuck(bench):
     send(bench, 0, FETCH, 9, 0, 3, 0)
     assert look(bench, 1) == []
     for number in range(10):
-        send(bench, 1, QUERY, 20 + number, 0, {}, [3, 0, 0], [])
+        send(bench, 1, QUERY, 20 + number, 0, {}, [3, 0, 0], [], [])
         bench.clock.now += fetches.STUCK_S / 10
     told = look(bench, fetches.LOOK_S)
     assert b"1" in {who for who, kind, _ in told if kind == ERROR}
@@ -163,11 +163,11 @@ def test_a_thread_that_only_watches_does_not_make_its_rank_act(bench):
     send(bench, 1, FETCH, 7, 0, 3, 0)
     clients = bench.hub.clients.everyone
     before = horizon.acting(clients)
-    send(bench, 1, QUERY, 8, 0, {}, [0, 0, 0], [])
+    send(bench, 1, QUERY, 8, 0, {}, [0, 0, 0], [], [])
     bench.hub.settle()
     assert [(who, reply[0]) for who, reply in bench.outbox] == [(b"1", QUERY)]
     assert horizon.acting(clients) == before and clients[1] not in before
-    send(bench, 1, QUERY, 9, 0, {}, [0, 0, 0], [0, 100, 0])
+    send(bench, 1, QUERY, 9, 0, {}, [0, 0, 0], [0, 100, 0], [])
     bench.hub.settle()
     assert clients[1] in horizon.acting(clients), "another thread of its acts"
 
