@@ -231,6 +231,7 @@ def _thaw(hidden):
     """Lets the interpreter free what the image holds, as one that started on its own does. What nanobind
     made (Triton's library, from 3.9 on) is otherwise listed on stderr as leaked, by every rank. That costs a
     walk over all objects, so it is done for such images alone, and once, when modules are gone."""
+    sys.modules["sitecustomize"]._end_in_turn()  # what follows writes to the image
     gc.collect()  # the job's own, while its modules are there
     gc.disable()  # Python's own collection after this one would walk over the image twice
     gc.unfreeze()

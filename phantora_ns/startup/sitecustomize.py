@@ -23,6 +23,9 @@ _ENDING_AT_ONCE, _END_WAIT_S = (
     10.0,
 )  # an end may depend on another rank's, so none waits for ever
 
+_ends = []
+"""Not empty: this process has had its turn to end."""
+
 # Modules that wait for another real process, whose pace is no part of the job: their sleeps and clocks
 # are real.
 _REAL_WAITS = ("subprocess.", "multiprocessing.", "torch.utils.file_baton.", "filelock.")
@@ -156,7 +159,7 @@ def _let_autograd_end(sleep):
         sleep(0.05)
 
 
-def _end_in_turn(sleep):
+def _end_in_turn(sleep=time.sleep):
     """Waits for one of a few places among the processes of the run that end now. An interpreter that
     ends writes to all that it frees. If all ranks did so at once, none would share its image's memory
     with another any more. The kernel frees the place. Nobody waits on while no place changes hands:
@@ -164,6 +167,9 @@ def _end_in_turn(sleep):
     import fcntl
     import os
 
+    if _ends:
+        return
+    _ends.append(True)
     folder = os.path.join(os.environ["PHANTORA_RUN_DIR"], "warm")
     try:
         places = [
@@ -206,7 +212,7 @@ def _start(environ):
     report.restype, report.argtypes = None, (ctypes.c_uint64, ctypes.c_uint64)
     pass_ns.restype, pass_ns.argtypes = None, (ctypes.c_uint64,)
     if "PHANTORA_WARM_TAKE" in environ:
-        atexit.register(_end_in_turn, time.sleep)  # the last to run: the first to be registered
+        atexit.register(_end_in_turn)  # the last to run: the first to be registered
     atexit.register(_let_autograd_end, time.sleep)
     SimulatedClocks(elapsed_ns, touch_clock, pass_ns).install()
     atexit.register(_report_peaks, report)
