@@ -137,8 +137,7 @@ void *ph_own_symbol(const char *name)
 static void *own_version(const char *name, const char *version)
 {
     void *own = own_handle(), *found = NULL;
-    ph_real_dlsym();
-    if (own && version) found = atomic_load(&real_dlvsym)(own, name, version);
+    if (own && version) found = ph_real_dlvsym()(own, name, version);
     return found ? found : ph_own_symbol(name);
 }
 
@@ -211,8 +210,7 @@ TAIL_CALLS PH_EXPORT void *dlvsym(void *restrict handle, const char *restrict na
                                   const char *restrict version)
 {
     void *own = replacement(handle, name, __builtin_return_address(0));
-    ph_dlvsym_type real =
-        (ph_real_dlsym(), atomic_load_explicit(&real_dlvsym, memory_order_relaxed));
+    ph_dlvsym_type real = ph_real_dlvsym();
     if (own && real(handle, name, version)) return own_version(name, version);
     TAIL return real(handle, name, version);
 }

@@ -291,8 +291,7 @@ bool ph_wait(uint64_t req, struct ph_reply *reply, int timeout_ms)
     pthread_mutex_lock(&socket_lock);
     drain_locked();
     while (!(mine = claim_locked(req)) && (timeout_ms < 0 || milliseconds() < deadline)) {
-        if (polling) { /* another thread watches the socket, and tells of it every POLL_MS at least
-                        */
+        if (polling) { /* another thread watches the socket, and tells of it */
             pthread_cond_wait(&socket_news, &socket_lock);
             continue;
         }

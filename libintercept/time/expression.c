@@ -81,9 +81,8 @@ const struct ph_expr *ph_named(uint64_t vertex)
 
 static const struct ph_expr *recently_named(uint64_t vertex)
 {
-    const struct name *name = &names[vertex % NAMES];
-    return vertex && name->vertex == vertex && name_count - name->order <= RECENT ? &name->expr
-                                                                                  : NULL;
+    const struct ph_expr *expr = ph_named(vertex);
+    return expr && name_count - names[vertex % NAMES].order <= RECENT ? expr : NULL;
 }
 
 static uint64_t term_upper(const struct ph_term *term)

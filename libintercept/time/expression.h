@@ -28,7 +28,8 @@ struct ph_bound { /* what is known about the time of a vertex */
     uint64_t vertex, upper, lower;
     /* As `lower`, but its value depends on when the hub was asked. So it may save requests, but
      * must not decide a result. */
-    uint64_t floor, ceiling; /* ceiling: as `upper`, in the same way */
+    uint64_t floor;
+    uint64_t ceiling; /* to `upper` what `floor` is to `lower` */
     /* The previous communication, or name, of the same stream, reached before this vertex. 0: none.
      */
     uint64_t before;

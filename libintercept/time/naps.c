@@ -5,10 +5,9 @@
  * (time/watchdog.c). All other ranks wait for that host. So there a watchdog is woken when its turn
  * comes, and sleeps longer while it does not: its polls would say "not ready".
  *
- * Rule: it wakes for nothing else than before. A condition variable may wake anybody at any time,
- * but this sleeper looks at the clock and sleeps on. So the two clocks that libstdc++ asks are
- * ahead for this thread by what it has not slept. What it measures by them is how long it has run.
- */
+ * How: libstdc++ takes an early wake for a spurious one, asks its clocks, and sleeps on. So for
+ * this thread alone both clocks are ahead by what it has not slept. What a watchdog measures by
+ * them is too long then. Its time-outs have a clock of their own (time/time_outs.c). */
 #define _GNU_SOURCE /* dladdr, RTLD_NEXT */
 #include "time/naps.h"
 #include "base/api.h"

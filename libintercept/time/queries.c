@@ -17,8 +17,8 @@
 
 enum { WANTED = 3 * PH_EXPR_MAX };
 
-/* Whether `expr` is reached at `host`, the host's clock, as far as the bounds tell that depend on
- * when the hub was asked; -1: they do not tell. Whoever decides, the answer is the same. */
+/* Whether `expr` is reached at `host`, the host's clock, by the floors and ceilings that the hub
+ * has told; -1: they do not decide it. The hub would give the same answer. */
 static int told(const struct ph_expr *expr, const struct ph_expr *host)
 {
     if (ph_expr_ceiling(expr) <= ph_clock()) return 1;

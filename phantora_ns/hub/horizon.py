@@ -66,8 +66,8 @@ def bound_ns(client: Client) -> int | None:
 
 
 def last(clients: Iterable[Client]) -> tuple[int | None, Client | None]:
-    """The LBTS, and the client that it is the bound of. None when no client can act before another
-    has. O(clients)."""
+    """The LBTS, and the client whose bound it is: the one farthest behind. None, None when no client
+    can act before another has. O(clients)."""
     lowest_ns, found = None, None
     for client in clients:
         if client.gone:

@@ -194,7 +194,7 @@ class Releases:
         return None
 
     def _final(self, lbts_ns: int | None) -> Iterator[Request]:
-        """The open requests whose answers are final at this LBTS, in order. O(those)."""
+        """The open requests whose answers are final at this LBTS, the earliest first. O(those)."""
         for settled_ns, _, request in self._known:
             if lbts_ns is not None and settled_ns > lbts_ns:
                 return
@@ -219,7 +219,7 @@ class Releases:
         return bound_ns is not None and bound_ns < first_ns
 
     def _release_final(self) -> bool:
-        """Answers what is final, and returns whether anything was. O(clients)."""
+        """Answers every request that is final. Returns whether there was one. O(clients)."""
         lbts_ns, self._behind = horizon.last(self._clients.present())
         free = list(self._final(lbts_ns))
         for request in free:
@@ -228,7 +228,8 @@ class Releases:
         return bool(free)
 
     def _release_past(self, quiet: bool) -> None:
-        """Answers what no acting client holds back, when that is all that can be done."""
+        """Nothing was final: answers what only absent ranks hold back, or one request of a job that stands
+        still."""
         if not quiet and self._behind is not None and not self._behind.pending:
             return  # it acts
         clients = self._clients.present()

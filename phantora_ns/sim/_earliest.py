@@ -16,7 +16,8 @@ from phantora_ns.sim._transfers import Transfer
 from phantora_ns.sim._vertices import Vertex
 
 MOST = 64
-"""Vertices that are looked at for one answer. Those that are farther back count as the LBTS."""
+"""Most vertices that are followed back for one answer. A vertex beyond them counts as no earlier than the
+LBTS."""
 
 
 def is_final(vertex: Vertex, lbts_ns: int) -> bool:
@@ -38,12 +39,10 @@ def _earliest_ns(vertex: Vertex, lbts_ns: int, known: dict[Vertex, int]) -> int:
         assert vertex.time_ns is not None
         return vertex.time_ns
     if isinstance(vertex, Transfer):
-        begun_ns = vertex.start_ns
-        if (
-            begun_ns is None or begun_ns > lbts_ns
-        ):  # not final; its members' chains are not followed
-            begun_ns = lbts_ns
-        return max(lbts_ns, begun_ns + vertex.least_ns)
+        start_ns = vertex.start_ns
+        if start_ns is None or start_ns > lbts_ns:
+            start_ns = lbts_ns  # not final; looking at every member would take too long
+        return max(lbts_ns, start_ns + vertex.least_ns)
     found_ns = known.get(vertex)
     if found_ns is not None or len(known) >= MOST:
         return lbts_ns if found_ns is None else found_ns

@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class Watcher(Protocol):
-    """`stale` is set as soon as something that it depends on has moved."""
+    """Owes an answer that depends on times. `stale` becomes true when one of these has moved."""
 
     stale: bool
 

@@ -11,7 +11,7 @@ from tests.sim.test_graph_law import make_job, replay, with_contention
 
 
 class Kept:
-    """An expression, and what it was when it was last evaluated."""
+    """An expression, and its time when it was last evaluated."""
 
     def __init__(self, expression):
         self.expression, self.stale, self.was = expression, True, None
