@@ -43,7 +43,8 @@ def command(part: dict, out: Path, gpu: str) -> list[str]:
     job = ["--nproc-per-node", str(ranks), "-m", *part["flags"].split()]
     if part["how"] == "real":
         return [sys.executable, "-m", "torch.distributed.run", *job]
-    options = ["--set", f"gpu={gpu}", "--record", "kernels", "--leaders", "0"]
+    options = ["--set", f"gpu={gpu}", "--record", "kernels"]
+    options += ["--leaders", part.get("leaders", "0")]
     options += ["--name", part["name"], "-o", str(out / "led.sqlite")]
     return [sys.executable, "-m", "phantora_ns", "profile", *options, "torchrun", *job]
 
