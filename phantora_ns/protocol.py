@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 Buffer = bytes | bytearray | memoryview | mmap
 
-VERSION = 7
+VERSION = 8
 """Of the messages."""
 MESSAGE_MAX_BYTES = 268_435_456
 """Of one message. A client that sends more loses its connection."""
@@ -462,6 +462,7 @@ class Message:
     HOST = 14
     STEP = 15
     PROFILE = 16
+    PARTING = 17
 
     LABELS = (
         "error",
@@ -481,6 +482,7 @@ class Message:
         "host",
         "step",
         "profile",
+        "parting",
     )
     """What reports and files call them, by number."""
 

@@ -32,7 +32,8 @@ def real_runs(path: Path = REAL) -> dict[str, dict]:
     """name -> the last good line of each job, over the steps that are timed now; empty where
     nothing was measured."""
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return {line["job"]: line | summary(line["step_ms"]) for line in lines if "median_ms" in line}
+    good = (line for line in lines if "median_ms" in line and "led" not in line)
+    return {line["job"]: line | summary(line["step_ms"]) for line in good}
 
 
 def simulate(job: Job, ours: list[str]) -> dict:

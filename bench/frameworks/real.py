@@ -1,13 +1,15 @@
 """Runs the jobs of jobs.py on the real GPUs of this machine, one after another, and keeps what
 their logs say.
 
-    python -m bench.frameworks.real OUT_DIR --gpus 1 [--budget 400] [--only NAME,NAME] [--no-traces]
+    python -m bench.frameworks.real OUT_DIR --gpus 1 [--budget 400] [--only NAME,NAME] [--no-traces] [--led h100]
 
 Why it exists: that a framework's run is simulated well can only be said against a real one.
 OUT_DIR/real.jsonl gets one line per job as it ends (compare.py says what it must hold),
 OUT_DIR/real.log the end of every log, OUT_DIR/traces.tar a Kineto trace of the last step of each
 (rank 0, the GPU's activity only). A job that fails, or takes longer than it may, is recorded as
-that, and the next one starts; none is started that would not end within the budget (seconds).
+that, and the next one starts; none is started that would not end within the budget (seconds). With --led
+each job runs a second time, right after the first: simulated on this machine, led by its first GPU, for the model
+named. Then both have the same host and the same chip.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from pathlib import Path
 from bench.frameworks.jobs import ASSETS, HERE, JOBS, ROOT, STEPS, Job, environment
 
 KEPT_LOG = 6000  # characters
+LED_LONGER = 2.5  # by what a led job may take longer
 
 
 def run(
@@ -112,7 +115,15 @@ def machine() -> dict:
     }
 
 
-def measure(job: Job, trace: Path | None, port: int) -> tuple[dict, str]:
+def launcher(job: Job, port: int, led: str | None) -> list[str]:
+    """torchrun, or phantora-ns with rank 0 leading and a GPU of the model `led`."""
+    if led is None:
+        return [sys.executable, "-m", "torch.distributed.run", "--master-port", str(port)]
+    options = ["--set", f"gpu={led}", "--leaders", "0", "--gpus-per-node", str(job.gpus)]
+    return [sys.executable, "-m", "phantora_ns", *options, "torchrun"]
+
+
+def measure(job: Job, trace: Path | None, port: int, led: str | None = None) -> tuple[dict, str]:
     """(the line of real.jsonl, the job's log)."""
     extra = environment(job)
     if trace is not None:
@@ -121,15 +132,8 @@ def measure(job: Job, trace: Path | None, port: int) -> tuple[dict, str]:
             "BENCH_TRACE_FROM": str((STEPS - 1) * job.updates),
             "BENCH_TRACE_TO": str(STEPS * job.updates),
         }
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--master-port",
-        str(port),
-        *words(job),
-    ]
-    status, text, seconds = run(command, extra, job.seconds)
+    command = [*launcher(job, port, led), *words(job)]
+    status, text, seconds = run(command, extra, job.seconds * (LED_LONGER if led else 1))
     entry = {
         "job": job.name,
         "framework": job.framework,
@@ -138,7 +142,7 @@ def measure(job: Job, trace: Path | None, port: int) -> tuple[dict, str]:
         "wall_s": round(seconds, 1),
         "versions": versions(job),
         "words": list(job.words),
-    }
+    } | ({"led": led} if led else {})
     try:
         entry |= job.read(text)
     except (ValueError, KeyError, IndexError) as error:
@@ -146,16 +150,20 @@ def measure(job: Job, trace: Path | None, port: int) -> tuple[dict, str]:
     return entry, text
 
 
+def name(entry: dict) -> str:
+    return entry["job"] + (", led" if "led" in entry else "")
+
+
 def show(entry: dict, elapsed: float) -> None:
     if "error" in entry:
         print(
-            f"{elapsed:6.1f}  {entry['job']:28s} FAILED ({entry['status']}) in {entry['wall_s']} "
+            f"{elapsed:6.1f}  {name(entry):28s} FAILED ({entry['status']}) in {entry['wall_s']} "
             f"s: {entry['error'][-700:]}",
             flush=True,
         )
         return
     print(
-        f"{elapsed:6.1f}  {entry['job']:28s} {entry['median_ms']:9.2f} ms  spread {entry['spread']:6.2%}  "
+        f"{elapsed:6.1f}  {name(entry):28s} {entry['median_ms']:9.2f} ms  spread {entry['spread']:6.2%}  "
         f"peak {entry['peak_allocated'][0]:,} / {entry['peak_reserved'][0]:,}  in {entry['wall_s']} s, "
         f"{entry['update_count']} updates",
         flush=True,
@@ -177,6 +185,7 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=1e9, help="seconds in all")
     parser.add_argument("--only", help="these jobs, comma-separated, in this order")
     parser.add_argument("--no-traces", action="store_true")
+    parser.add_argument("--led", metavar="MODEL", help="and each once more, led by the first GPU")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the job's processes end with this one
@@ -193,15 +202,16 @@ def main() -> int:
                 print(f"left out, no time: {job.name}", flush=True)
                 continue
             trace = None if options.no_traces else Path(scratch, f"{job.name}.json")
-            entry, text = measure(job, trace, 29500 + number)
-            with (options.out / "real.jsonl").open("a") as stream:
-                stream.write(json.dumps(entry | where) + "\n")
-            with (options.out / "real.log").open("a") as stream:
-                stream.write(f"==== {job.name}\n{text[-KEPT_LOG:]}\n")
+            for led in (None, options.led) if options.led else (None,):
+                entry, text = measure(job, None if led else trace, 29500 + number, led)
+                with (options.out / "real.jsonl").open("a") as stream:
+                    stream.write(json.dumps(entry | where) + "\n")
+                with (options.out / "real.log").open("a") as stream:
+                    stream.write(f"==== {name(entry)}\n{text[-KEPT_LOG:]}\n")
+                show(entry, time.monotonic() - begin)
+                failed += "error" in entry
             if trace is not None:
                 keep_trace(trace, options.out / "traces.tar")
-            show(entry, time.monotonic() - begin)
-            failed += "error" in entry
     return 1 if failed else 0
 
 

@@ -29,7 +29,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "BENCH_RANKS_RUN"
-POLL_S, SELDOM = 4.0, 20
+POLL_S, SELDOM = 4.0, 40
 JOBS = {
     "collective": ["bench/ranks/collective.py"],
     "small": ["examples/train_llama.py", "--size", "debug", "--seq", "512", "--steps", "4"],
@@ -50,11 +50,17 @@ def rollup(pid):
     return own, pss
 
 
-def watch(process, mark, ranks, peaks):
-    """Keeps in `peaks` the largest mean of the ranks' own memory, the largest sum of PSS, and the lowest available
-    memory, until `process` ends. Ranks live in namespaces of their own, and are found by a mark in
-    their environment."""
-    while process.poll() is None:
+def watch_machine(ended, peaks):
+    """Keeps the lowest available memory in `peaks`, until the run has ended."""
+    while not ended.wait(0.5):
+        peaks["available"] = min(peaks["available"], psutil.virtual_memory().available)
+
+
+def watch_ranks(ended, mark, ranks, peaks):
+    """Keeps the largest mean of the ranks' own memory, and the largest sum of PSS, in `peaks`, until the run has
+    ended. Ranks live in namespaces of their own, and are found by a mark in their environment."""
+    pause_s = POLL_S
+    while not ended.wait(pause_s):
         owns, total, began = [], 0, time.monotonic()
         for one in psutil.process_iter():
             try:
@@ -71,9 +77,8 @@ def watch(process, mark, ranks, peaks):
         if len(owns) == ranks:  # one that ends writes to all that it frees
             peaks["own"] = max(peaks["own"], sum(owns) / ranks)
         peaks["pss"] = max(peaks["pss"], total)
-        peaks["available"] = min(peaks["available"], psutil.virtual_memory().available)
         took = time.monotonic() - began
-        time.sleep(max(POLL_S, SELDOM * took))  # a thousand processes take seconds to look at
+        pause_s = max(POLL_S, SELDOM * took)  # a thousand processes take seconds to look at
 
 
 def children_cpu_s(since):
@@ -102,15 +107,23 @@ def measure(ranks, per_node, job, warm, fold):
             stderr=subprocess.STDOUT,
             text=True,
         )
-        watcher = threading.Thread(target=watch, args=(process, mark, ranks, peaks))
-        watcher.start()
+        ended = threading.Event()
+        watchers = (
+            threading.Thread(target=watch_machine, args=(ended, peaks)),
+            threading.Thread(target=watch_ranks, args=(ended, mark, ranks, peaks)),
+        )
+        for watcher in watchers:
+            watcher.start()
         up, said = None, []
         for line in process.stdout:
             said.append(line)
             if up is None and line.startswith("step"):
                 up = time.monotonic() - start
-        watcher.join()
+        process.wait()
         wall = time.monotonic() - start
+        ended.set()
+        for watcher in watchers:
+            watcher.join()
         if process.returncode:
             log = Path(tempfile.gettempdir(), f"bench-ranks-{os.getpid()}.log")
             log.write_text(

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* of the messages */
-#define PH_PROTOCOL_VERSION 7
+#define PH_PROTOCOL_VERSION 8
 #define PH_MESSAGE_MAX_BYTES 268435456
 
 /* Classes of calls that take host time: what a call costs, and what the job's own time before it is
@@ -339,6 +339,7 @@ enum ph_message {
     PH_MESSAGE_HOST,
     PH_MESSAGE_STEP,
     PH_MESSAGE_PROFILE,
+    PH_MESSAGE_PARTING,
 };
 
 /* Files: what begins them, and their names in RUN_DIR. */

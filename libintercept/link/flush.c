@@ -6,6 +6,7 @@
  *
  * A process that ends by _exit() or by a signal may still lose its last messages. */
 #include "link/flush.h"
+#include "base/api.h"
 #include "base/log.h"
 #include "link/connection.h"
 #include <pthread.h>
@@ -27,6 +28,17 @@ void ph_flush(const char *what)
         ph_reply_free(&reply);
     else
         ph_warn("the hub does not answer at the end: %s may be missing", what);
+}
+
+/* The process acts again only after another of the job has ended: its start-up hook calls this before
+ * it waits for that. Whoever ends may still wait for the hub, which then does not wait for this one. */
+PH_API(void, phantora_wait_to_end, (void))
+{
+    struct ph_pack body = {0};
+    if (!ph_hub_connected()) return;
+    ph_pack_uint(&body, atomic_load_explicit(&ph_stats()->clock_ns, memory_order_relaxed));
+    ph_send(PH_MESSAGE_PARTING, &body, 1);
+    ph_pack_free(&body);
 }
 
 /* A forked child that has not used CUDA is not connected. */

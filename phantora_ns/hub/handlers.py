@@ -241,6 +241,7 @@ class OtherHandlers:
             messages.Host: self.host,
             messages.Diagnostic: self.diagnostic,
             messages.Bye: self.bye,
+            messages.Parting: self.parting,
         }
 
     def look_up(self, client: Client, message: messages.Lookup) -> None:
@@ -271,3 +272,8 @@ class OtherHandlers:
         """A process ends."""
         client.clock_ns = message.clock
         self._clients.leave(client)
+
+    def parting(self, client: Client, message: messages.Parting) -> None:
+        """A process has done its work, and waits for its turn to end."""
+        client.clock_ns = message.clock
+        client.parting = True

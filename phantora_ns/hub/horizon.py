@@ -6,8 +6,8 @@ is in one of three states:
 - Running: its host clock bounds it. The clock is in its rank statistics (or, with a message in
   transit, in its last handled message).
 - Blocked on an answer whose time is known: that time bounds it.
-- Blocked on something that is not known yet (a collective, a communicator, the values of others): it
-  can act only after another client has, so it is never the earliest to act. Its own bound would be a
+- Blocked on something that is not known yet (a collective, a communicator, the values of others, its
+  turn to end): it can act only after another client has, so it is never the earliest to act. Its own bound would be a
   fixed point over the graph of who waits for whom. That is never below the smallest bound of the
   first two kinds, so the minimum over those is the minimum over all. Clients that wait for each
   other in a circle never act.
@@ -53,7 +53,7 @@ def acting(clients: Iterable[Client]) -> list[Client]:
     return [
         client
         for client in clients
-        if not client.gone and not client.pending and client.fetching is None
+        if not client.gone and not client.pending and not client.waits_for_others
     ]
 
 
@@ -62,7 +62,7 @@ def bound_ns(client: Client) -> int | None:
     another client has."""
     if client.pending:
         return _blocked_bound_ns(client, False)
-    return client.bound_ns() if client.fetching is None else None
+    return None if client.waits_for_others else client.bound_ns()
 
 
 def last(clients: Iterable[Client]) -> tuple[int | None, Client | None]:

@@ -239,6 +239,12 @@ class Profile(Request, tag=16):
     since: int
 
 
+class Parting(FromClient, tag=17):
+    """PARTING of docs/wire-protocol.md."""
+
+    clock: Time
+
+
 AnyMessage = (
     Hello
     | Sync
@@ -256,4 +262,5 @@ AnyMessage = (
     | Host
     | Step
     | Profile
+    | Parting
 )

@@ -137,6 +137,9 @@ class Client:
         self.fetching: int | None = None
         """The unanswered FETCH that was its last message but for those of threads that only watch. A
         client that sends more has other running threads. None for a leader, whose host continues."""
+        self.parting = False
+        """Its last message was PARTING, but for those of threads that only watch: it can act only after another
+        client has ended."""
         self.fetches: set[int] = set()
         """Its open FETCHes. For a leader, only its GPU waits for them."""
         self.results: dict[tuple[int, int], tuple[Any, int]] = {}
@@ -167,6 +170,11 @@ class Client:
     def acts(self) -> int:
         """Its messages so far, without those of threads that only watch."""
         return self.seq - self.watches
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether it can act only after another client has, though it waits for no time."""
+        return self.parting or self.fetching is not None
 
     def ended(self) -> bool:
         """Whether its process has ended and everything that it sent has been handled. A process that

@@ -225,7 +225,7 @@ class Hub:
         expected = client.seq + 1
         client.messages += 1
         if not watches:
-            client.fetching = None
+            client.fetching, client.parting = None, False
         if seq < expected:
             raise BadMessage(f"message {seq} came after message {client.seq}", request)
         client.seq = seq

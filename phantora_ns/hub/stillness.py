@@ -320,7 +320,7 @@ def _answered(client: Client) -> bool:
     stats, asked = client.stats, len(client.pending) + len(client.fetches)
     if not stats.handled(client.seq) or stats.waiting() > asked:
         return False
-    return bool(client.pending) or client.fetching is not None or stats.quiet(client.seq)
+    return bool(client.pending) or client.waits_for_others or stats.quiet(client.seq)
 
 
 def _hinders(thread: Thread, acts: bool) -> bool:

@@ -200,6 +200,7 @@ def make(library):
 
     gc.disable()
     hidden = _Hidden()
+    ctypes.pythonapi.Py_AtExit(library.phantora_speak)  # the last of what is called at exit runs first
     names = os.environ["PHANTORA_WARM"].split(",")
     _import_all(names[:1] if "PHANTORA_WARM_FIRST" in os.environ else names, hidden)
     for stream in sys.stdout, sys.stderr:
@@ -212,7 +213,9 @@ def make(library):
         os._exit(0 if status == 0 else 70)
     _require_quiet(library)
     if any(type(one).__module__ == "nanobind" for one in gc.get_objects()):
-        atexit.register(_thaw, hidden)
+        ctypes.pythonapi.Py_AtExit(library.phantora_hush)
+    # the first to run: what these imports do at exit writes to the image
+    atexit.register(sys.modules["sitecustomize"]._end_in_turn)
     gc.freeze()
     before_fork, after_fork = (
         ctypes.pythonapi.PyOS_BeforeFork,
@@ -225,19 +228,6 @@ def make(library):
         os._exit(0 if result == 0 else 70)
     after_fork()
     _become(library, hidden)
-
-
-def _thaw(hidden):
-    """Lets the interpreter free what the image holds, as one that started on its own does. What nanobind
-    made (Triton's library, from 3.9 on) is otherwise listed on stderr as leaked, by every rank. That costs a
-    walk over all objects, so it is done for such images alone, and once, when modules are gone."""
-    sys.modules["sitecustomize"]._end_in_turn()  # what follows writes to the image
-    gc.collect()  # the job's own, while its modules are there
-    gc.disable()  # Python's own collection after this one would walk over the image twice
-    gc.unfreeze()
-    for group in hidden.groups:  # what no import has shown: only modules in sys.modules are cleared
-        for name, module in group.modules.items():
-            sys.modules.setdefault(name, module)
 
 
 def _require_quiet(library):

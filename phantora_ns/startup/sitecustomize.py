@@ -25,6 +25,8 @@ _ENDING_AT_ONCE, _END_WAIT_S = (
 
 _ends = []
 """Not empty: this process has had its turn to end."""
+_tell_wait = []
+"""The interceptor's function that tells the hub of a wait for that turn."""
 
 # Modules that wait for another real process, whose pace is no part of the job: their sleeps and clocks
 # are real.
@@ -187,6 +189,8 @@ def _end_in_turn(sleep=time.sleep):
                 continue
             os.pwrite(place, os.urandom(16), 0)
             return
+        if seen is None and _tell_wait:  # or who ends, and asks for a time, may wait for this process
+            _tell_wait[0]()
         holders = [os.pread(place, 16, 0) for place in places]
         if holders != seen:
             seen, waited_s = holders, 0.0
@@ -212,6 +216,7 @@ def _start(environ):
     report.restype, report.argtypes = None, (ctypes.c_uint64, ctypes.c_uint64)
     pass_ns.restype, pass_ns.argtypes = None, (ctypes.c_uint64,)
     if "PHANTORA_WARM_TAKE" in environ:
+        _tell_wait.append(library.phantora_wait_to_end)
         atexit.register(_end_in_turn)  # the last to run: the first to be registered
     atexit.register(_let_autograd_end, time.sleep)
     SimulatedClocks(elapsed_ns, touch_clock, pass_ns).install()

@@ -36,6 +36,7 @@ from phantora_ns.protocol import RANK_STATS_MAGIC, RANK_STATS_VERSION, VERSION
     HOST,
     STEP,
 ) = range(16)
+PARTING = 17
 REQUESTS = (SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, FETCH, LOOKUP)
 (
     ALL_REDUCE,
@@ -287,6 +288,9 @@ class Client:
 
     def note(self, what: str, text: str) -> None:
         self.send(NOTE, self.clock, what, text)
+
+    def part(self) -> None:
+        self.send(PARTING, self.clock)
 
     def bye(self) -> None:
         self.send(BYE, self.clock)

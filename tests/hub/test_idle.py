@@ -34,6 +34,21 @@ def worker(run_dir, pipe):
     client.close()
 
 
+def ender(run_dir, pipe):
+    """A rank that has done its work, whose interpreter is busy with its end, and that acts once more."""
+    client = Client(run_dir, 2, 0)
+    client.part()
+    pipe.send("here")
+    while not pipe.poll(0):
+        sum(range(10_000))
+    client.note("warning", "it acts")
+    pipe.recv()
+    pipe.send("acted")
+    while not pipe.poll(0):
+        sum(range(10_000))
+    client.close()
+
+
 @pytest.fixture
 def other(hub):
     """Starts a process of the job that runs `function(run_dir, pipe)`."""
@@ -75,6 +90,20 @@ def test_a_rank_that_uses_its_cpu_is_waited_for(hub, other):
     assert pipe.recv() == "advanced"
     assert clients[0].finish_sync(*syncs[0]) == clients[1].finish_sync(*syncs[1])
     pipe.send("end")
+
+
+def test_a_rank_that_waits_for_its_turn_to_end_holds_back_nobody_until_it_acts(hub, other):
+    """It is busy as the one above, for which others wait."""
+    _, pipe = other(ender)
+    clients, syncs = pair(hub)
+    assert clients[0].finish_sync(*syncs[0]) == clients[1].finish_sync(*syncs[1]) > 5_000
+    pipe.send("act")
+    assert pipe.recv() == "acted"
+    meeting = [client.start_init(b"later", 2, rank) for rank, client in enumerate(clients)]
+    assert not clients[0].socket.poll(300)
+    pipe.send("end")
+    assert len({c.finish_init(*one) for c, one in zip(clients, meeting)}) == 1
+    assert hub.stop()["revised"] == 0
 
 
 def test_a_killed_rank_is_left_out(hub, other):

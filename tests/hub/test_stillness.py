@@ -252,7 +252,7 @@ def test_only_the_earliest_answer_is_released(hub, rank):
 class Idle:
     """A client that acts no more, in a process of the test."""
 
-    number, acts, leads, fetching = 0, 1, False, None
+    number, acts, leads, waits_for_others = 0, 1, False, False
 
     def __init__(self, pid):
         self.pid, self.seq, self.pending, self.fetches = pid, 1, {}, ()

@@ -14,10 +14,12 @@ ours = importlib.util.module_from_spec(spec)
 sys.modules["ours"] = ours
 spec.loader.exec_module(ours)
 ours._END_WAIT_S = float(sys.argv[2])
+told = []
+ours._tell_wait.append(lambda: told.append(True))
 ours._end_in_turn(time.sleep)
 begin = time.monotonic()
 time.sleep(float(sys.argv[3]))
-print(begin, time.monotonic())
+print(begin, time.monotonic(), len(told))
 """
 
 
@@ -36,8 +38,10 @@ def test_no_more_than_four_end_at_a_time(tmp_path):
     """Five times four of them take 2.5 s, longer than anybody waits while nothing changes."""
     ranks = [ending(tmp_path, wait_s=1.5, lasts_s=0.5) for _ in range(20)]
     spans = [tuple(map(float, rank.communicate()[0].split())) for rank in ranks]
-    for begin, _ in spans:
-        assert sum(other <= begin < end for other, end in spans) <= 4
+    for begin, _, _ in spans:
+        assert sum(other <= begin < end for other, end, _ in spans) <= 4
+    # the hub is told once by each that waits: all but those that found a free place
+    assert [told for _, _, told in sorted(spans)] == [0] * 4 + [1] * 16
 
 
 def test_nobody_waits_for_ever_for_those_that_do_not_end(tmp_path):
@@ -46,7 +50,7 @@ def test_nobody_waits_for_ever_for_those_that_do_not_end(tmp_path):
         while len(list((tmp_path / "warm").glob("end-*"))) < 4:
             time.sleep(0.01)
         time.sleep(1)
-        begin, end = map(float, ending(tmp_path, wait_s=1, lasts_s=0).communicate()[0].split())
+        begin, end, _ = map(float, ending(tmp_path, wait_s=1, lasts_s=0).communicate()[0].split())
         assert begin <= end and all(rank.poll() is None for rank in stuck)
     finally:
         for rank in stuck:
