@@ -30,8 +30,9 @@ void ph_flush(const char *what)
         ph_warn("the hub does not answer at the end: %s may be missing", what);
 }
 
-/* The process acts again only after another of the job has ended: its start-up hook calls this before
- * it waits for that. Whoever ends may still wait for the hub, which then does not wait for this one. */
+/* The process acts again only after another of the job has ended: its start-up hook calls this
+ * before it waits for that. Whoever ends may still wait for the hub, which then does not wait for
+ * this one. */
 PH_API(void, phantora_wait_to_end, (void))
 {
     struct ph_pack body = {0};

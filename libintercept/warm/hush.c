@@ -1,10 +1,10 @@
 /* warm/hush.c - what an image's libraries say of objects that no interpreter frees.
  *
- * Why it exists: an interpreter that ends does not free what its image holds, or every rank would write to
- * all of it. nanobind (Triton's library, from 3.9 on) then lists its classes and functions on stderr as
- * leaked. Both functions are registered with Py_AtExit(), which calls the last first: phantora_speak
- * before the image's modules are imported, and phantora_hush after. So stderr is silent for what these
- * modules registered themselves, and for nothing of the job's. */
+ * Why it exists: an interpreter that ends does not free what its image holds, or every rank would
+ * write to all of it. nanobind (Triton's library, from 3.9 on) then lists its classes and functions
+ * on stderr as leaked. Both functions are registered with Py_AtExit(), which calls the last first:
+ * phantora_speak before the image's modules are imported, and phantora_hush after. So stderr is
+ * silent for what these modules registered themselves, and for nothing of the job's. */
 #include "base/api.h"
 #include <fcntl.h>
 #include <stdio.h>

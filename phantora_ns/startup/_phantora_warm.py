@@ -200,7 +200,9 @@ def make(library):
 
     gc.disable()
     hidden = _Hidden()
-    ctypes.pythonapi.Py_AtExit(library.phantora_speak)  # the last of what is called at exit runs first
+    ctypes.pythonapi.Py_AtExit(
+        library.phantora_speak
+    )  # the last of what is called at exit runs first
     names = os.environ["PHANTORA_WARM"].split(",")
     _import_all(names[:1] if "PHANTORA_WARM_FIRST" in os.environ else names, hidden)
     for stream in sys.stdout, sys.stderr:

@@ -189,8 +189,9 @@ def _end_in_turn(sleep=time.sleep):
                 continue
             os.pwrite(place, os.urandom(16), 0)
             return
-        if seen is None and _tell_wait:  # or who ends, and asks for a time, may wait for this process
-            _tell_wait[0]()
+        if seen is None:
+            for tell in _tell_wait:  # or who ends, and asks for a time, may wait for this process
+                tell()
         holders = [os.pread(place, 16, 0) for place in places]
         if holders != seen:
             seen, waited_s = holders, 0.0
