@@ -129,6 +129,7 @@ NOT_NVIDIAS = (
     "nanosleep",
     "pthread_cond_timedwait",
     "write",
+    "mmap",
     "pwrite",
     "posix_memalign",
     "InitializeInjectionNvtx2",  # what NVTX asks of a tool

@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
-POLL_S = 1.0
+POLL_S, SELDOM = 1.0, 40
 MARK = "BENCH_OVERHEAD_RUN"
 
 
@@ -37,6 +37,7 @@ def unique_memory(process, mark, peak):
     our descendants.
     """
     while process.poll() is None:
+        began = time.monotonic()
         for child in psutil.process_iter():
             try:
                 environment = child.environ()
@@ -44,10 +45,10 @@ def unique_memory(process, mark, peak):
                     peak[child.pid] = max(peak.get(child.pid, 0), child.memory_full_info().uss)
             except psutil.Error:
                 continue
-        time.sleep(POLL_S)
+        time.sleep(max(POLL_S, SELDOM * (time.monotonic() - began)))
 
 
-def measure(nodes, gpus, steps, layers):
+def measure(nodes, gpus, steps, layers, warm):
     """One run: its report, with `uss` (bytes, largest rank) added. Raises SystemExit when the job
     fails."""
     with tempfile.TemporaryDirectory() as folder:
@@ -57,6 +58,8 @@ def measure(nodes, gpus, steps, layers):
             "-m",
             "phantora_ns.cli",
             "--quiet",
+            "--warm-start",
+            warm,
             "--report",
             str(report),
             "torchrun",
@@ -103,6 +106,7 @@ def main() -> int:
     parser.add_argument(
         "--layers", type=int, help="fewer layers than the model's own 16, for a quick look"
     )
+    parser.add_argument("--warm", choices=("off", "auto"), default="off")
     options = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     load = os.getloadavg()[0]
@@ -116,9 +120,10 @@ def main() -> int:
         "ranks  wall s  wall s/step  host CPU s/step  overhead  whole  messages  hub us/message  USS MiB"
     )
     for ranks in options.ranks:
-        nodes, gpus = (2, ranks // 2) if ranks > 2 else (1, ranks)
+        nodes = max(2, ranks // 8) if ranks > 2 else 1
         first, run = (
-            figures(measure(nodes, gpus, steps, options.layers)) for steps in (1, options.steps)
+            figures(measure(nodes, ranks // nodes, steps, options.layers, options.warm))
+            for steps in (1, options.steps)
         )
         wall, host, messages, hub = (
             (run[key] - first[key]) / (options.steps - 1)

@@ -36,6 +36,8 @@ JOBS = {
     "fsdp": ["examples/train_llama.py", "--size", "1b", "--mode", "fsdp", "--steps", "3"],
     "fsdp-6": ["examples/train_llama.py", "--size", "1b", "--mode", "fsdp", "--steps", "6"],
     "fsdp-8b": ["examples/train_llama.py", "--size", "8b", "--mode", "fsdp", "--steps", "4"],
+    "save-8b-dcp": ["bench/ranks/save_8b.py", "--how", "dcp"],
+    "save-8b-full": ["bench/ranks/save_8b.py", "--how", "full"],
     "hsdp-8b": ["examples/train_llama.py", "--size", "8b", "--mode", "hsdp", "--steps", "4"],
 }
 
@@ -119,6 +121,8 @@ def measure(ranks, per_node, job, warm, fold):
             said.append(line)
             if up is None and line.startswith("step"):
                 up = time.monotonic() - start
+            if line.startswith("saved"):
+                print("#", line, end="", flush=True)
         process.wait()
         wall = time.monotonic() - start
         ended.set()
