@@ -59,7 +59,7 @@ class Releases:
         self._waiting: dict[Request, tuple[int, int, Request] | None] = {}
         """All requests, some closed in the meantime, and the entries in `_known` of those that have one."""
         self._known: SortedList[tuple[int, int, Request]] = SortedList()
-        """(when the answer is final, a number, request), of those whose answers are known."""
+        """(the LBTS at which it is due, a number, request), of those whose answers are known."""
         self._new: list[Request] = []
         self._numbers = count()
         self._behind: Client | None = None
@@ -72,6 +72,8 @@ class Releases:
         """Answers of a folded job that absent ranks would have held back for ever."""
         self._held = False
         """A time is known, and running clients keep it from being answered."""
+        self._lbts_ns = 0
+        """As it was last found."""
         self._sampled = 0.0
 
     def wait(self, request: Request) -> None:
@@ -158,20 +160,22 @@ class Releases:
             if not request.open:
                 self._remove(request)
                 continue
-            settled_ns = request.settled_ns()
-            before = self._waiting[request]
-            if before is not None:
-                if before[0] == settled_ns:
-                    continue
-                self._known.remove(before)
-                self._waiting[request] = None
-            if settled_ns is None:
-                continue
-            if self.optimistic and request.early:
+            if self.optimistic and request.early and request.settled_ns() is not None:
                 self._answer(request, None)
             else:
-                entry = self._waiting[request] = (settled_ns, next(self._numbers), request)
-                self._known.add(entry)
+                self._await(request, request.due_ns(self._lbts_ns))
+
+    def _await(self, request: Request, due_ns: int | None) -> None:
+        """Looks at the request when the LBTS is `due_ns`. None: when something has moved."""
+        before = self._waiting[request]
+        if before is not None:
+            if before[0] == due_ns:
+                return
+            self._known.remove(before)
+            self._waiting[request] = None
+        if due_ns is not None:
+            entry = self._waiting[request] = (due_ns, next(self._numbers), request)
+            self._known.add(entry)
 
     def _remove(self, request: Request) -> None:
         """Forgets a request that is answered or closed."""
@@ -185,7 +189,7 @@ class Releases:
         self._answers.answer(request, request.reply(lbts_ns))
 
     def _first_ns(self) -> int | None:
-        """When the first known answer is final; None when none is known."""
+        """When the first request is due; None when no answer is known."""
         while self._known:
             entry: tuple[int, int, Request] = self._known[0]
             if entry[2].open:
@@ -193,13 +197,19 @@ class Releases:
             self._remove(entry[2])
         return None
 
-    def _final(self, lbts_ns: int | None) -> Iterator[Request]:
-        """The open requests whose answers are final at this LBTS, the earliest first. O(those)."""
-        for settled_ns, _, request in self._known:
-            if lbts_ns is not None and settled_ns > lbts_ns:
+    def _due(self, lbts_ns: int | None) -> Iterator[Request]:
+        """The open requests that are due at this LBTS, the earliest first. O(those)."""
+        for due_ns, _, request in self._known:
+            if lbts_ns is not None and due_ns > lbts_ns:
                 return
             if request.open:
                 yield request
+
+    def _final(self, lbts_ns: int | None) -> list[Request]:
+        """Those of them whose answers are final."""
+        return [
+            request for request in self._due(lbts_ns) if lbts_ns is None or request.final(lbts_ns)
+        ]
 
     def _release(self, quiet: bool) -> None:
         """Answers what is final. When the job stands still, answers the earliest of the rest."""
@@ -221,11 +231,17 @@ class Releases:
     def _release_final(self) -> bool:
         """Answers every request that is final. Returns whether there was one. O(clients)."""
         lbts_ns, self._behind = horizon.last(self._clients.present())
-        free = list(self._final(lbts_ns))
-        for request in free:
-            self._answer(request, lbts_ns)
+        if lbts_ns is not None:
+            self._lbts_ns = lbts_ns
+        answered = False
+        for request in list(self._due(lbts_ns)):
+            if lbts_ns is None or request.decided(lbts_ns):
+                self._answer(request, lbts_ns)
+                answered = True
+            else:
+                self._await(request, request.due_ns(lbts_ns))
         self._held = self._first_ns() is not None
-        return bool(free)
+        return answered
 
     def _release_past(self, quiet: bool) -> None:
         """Nothing was final: answers what only absent ranks hold back, or one request of a job that stands
@@ -242,7 +258,7 @@ class Releases:
     def _release_past_absent(self) -> None:
         """Answers what only absent ranks hold back (horizon.py), when nobody can act."""
         lbts_ns = horizon.blocked_bound_ns(self._clients.present(), own=True)
-        for request in list(self._final(lbts_ns)):
+        for request in self._final(lbts_ns):
             self._answer(request, lbts_ns)
             self.past_absent += 1
         self._held = bool(self._waiting)
@@ -251,10 +267,10 @@ class Releases:
         """Answers the earliest of the requests whose times are known, if only clients that are not
         blocked hold it back. Returns whether there was one."""
         lbts_ns = horizon.blocked_bound_ns(self._clients.present())
-        free = list(self._final(lbts_ns))
+        free = self._final(lbts_ns)
         if not free:
             lbts_ns = horizon.blocked_bound_ns(self._clients.present(), own=True)
-            free = list(self._final(lbts_ns))
+            free = self._final(lbts_ns)
             self.past_absent += bool(free)
         if not free:
             return False

@@ -13,7 +13,7 @@ from typing import Any
 from phantora_ns.hub.likeness import Likeness
 from phantora_ns.hub.registry import Absent, Client
 from phantora_ns.protocol import Message
-from phantora_ns.sim.graph import TimeExpression, Vertex
+from phantora_ns.sim.graph import TimeExpression, Vertex, expression_earliest_ns
 
 
 class Request:
@@ -41,6 +41,19 @@ class Request:
     def settled_ns(self) -> int | None:
         """The LBTS at which the answer is final; None while there is no answer."""
         raise NotImplementedError
+
+    def due_ns(self, lbts_ns: int) -> int | None:
+        """The LBTS at which it should be looked at, when it is `lbts_ns` now: no later than `settled_ns`."""
+        return self.settled_ns()
+
+    def final(self, lbts_ns: int) -> bool:
+        """Whether nothing can move at this LBTS what the answer says."""
+        settled_ns = self.settled_ns()
+        return settled_ns is not None and settled_ns <= lbts_ns
+
+    def decided(self, lbts_ns: int) -> bool:
+        """Whether it can be answered at this LBTS."""
+        return self.final(lbts_ns)
 
     def bound_ns(self) -> int | None:
         """A lower bound on the client's next action, as far as this request decides it. None while
@@ -186,7 +199,9 @@ class Query(Request):
 
     It can be decided when the host's time is final, and either the expression is final or the LBTS
     has reached the host's time. In the latter case, everything unknown or movable lies strictly after
-    the LBTS, so the expression has not been reached (sim/graph.py).
+    the LBTS, so the expression has not been reached (sim/graph.py). It has not been reached either when it
+    cannot be before the host's time, whatever those do that are behind (sim/_earliest.py). GPUs have
+    tens of milliseconds of work in their queues, so that is known much sooner.
 
     `earliest(lbts_ns)` gives, for each vertex that the client wants to know of, a time before which it will not be,
     and the indices of those that are final.
@@ -234,6 +249,38 @@ class Query(Request):
             return None
         return host[0] if reached is None else max(host[1], min(host[0], reached[1]))
 
+    def due_ns(self, lbts_ns: int) -> int | None:
+        """When it can first be told that it is not reached: its lower bound grows no faster than the LBTS,
+        but where something becomes final. Not below an eighth of the way to `settled_ns`, so that
+        it is looked at a few times."""
+        settled_ns = self.settled_ns()
+        if settled_ns is None or settled_ns <= lbts_ns or not self._may_foresee(lbts_ns):
+            return settled_ns
+        missing_ns = self._host_ns() - expression_earliest_ns(self.expression, lbts_ns)
+        if missing_ns < 0:
+            return lbts_ns
+        return min(settled_ns, lbts_ns + max(missing_ns + 1, settled_ns - lbts_ns >> 3))
+
+    def decided(self, lbts_ns: int) -> bool:
+        """Whether the answer is final at this LBTS, or cannot be yes."""
+        return self.final(lbts_ns) or self._foreseen_ns(lbts_ns) is not None
+
+    def _host_ns(self) -> int:
+        assert self._at is not None
+        return self._at[0]
+
+    def _may_foresee(self, lbts_ns: int) -> bool:
+        """Not where ranks that do not run are compared, by what is known of the answer."""
+        return not self.others and self._at is not None and self._at[1] <= lbts_ns
+
+    def _foreseen_ns(self, lbts_ns: int) -> int | None:
+        """A time later than the host's before which the expression will not be reached; None when that is not
+        known, or the answer is final."""
+        if self.final(lbts_ns) or not self._may_foresee(lbts_ns):
+            return None
+        earliest_ns = expression_earliest_ns(self.expression, lbts_ns)
+        return earliest_ns if earliest_ns > self._host_ns() else None
+
     def bound_ns(self) -> int | None:
         """The host's time, because a query does not move the clock."""
         if not self.others:
@@ -253,6 +300,8 @@ class Query(Request):
         self._look()
         assert self._at is not None
         reached, host_ns = self._reached, self._at[0]
+        if lbts_ns is not None and (foreseen_ns := self._foreseen_ns(lbts_ns)) is not None:
+            return [Message.QUERY, self.number, 0, foreseen_ns, *self.earliest(lbts_ns)]
         if self.likeness is not None:
             ready = reached is not None and reached[0] <= host_ns
             for own, host in self.others:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from phantora_ns.sim._transfers import Transfer
-from phantora_ns.sim._vertices import Vertex
+from phantora_ns.sim._vertices import TimeExpression, Vertex
 
 MOST = 64
 """Most vertices that are followed back for one answer. A vertex beyond them counts as no earlier than the
@@ -31,6 +31,18 @@ def earliest_ns(vertices: Iterable[Vertex], lbts_ns: int) -> list[int]:
     `EventGraph.run` first. O(MOST x their terms)."""
     known: dict[Vertex, int] = {}
     return [_earliest_ns(vertex, lbts_ns, known) for vertex in vertices]
+
+
+def expression_earliest_ns(expression: TimeExpression, lbts_ns: int) -> int:
+    """A lower bound of the expression's final time, as `earliest_ns` of one vertex."""
+    known: dict[Vertex, int] = {}
+    found_ns = expression.base_ns
+    for vertex, weight in expression.terms:
+        found_ns = max(found_ns, _earliest_ns(vertex, lbts_ns, known) + weight)
+    for term in expression.stretched:
+        term_ns = 0 if term.vertex is None else _earliest_ns(term.vertex, lbts_ns, known)
+        found_ns = max(found_ns, term_ns + term.lag_ns + term.work_ns)
+    return found_ns
 
 
 def _earliest_ns(vertex: Vertex, lbts_ns: int, known: dict[Vertex, int]) -> int:

@@ -39,7 +39,7 @@ from itertools import count
 
 from phantora_ns.sim._communicators import Communicator
 from phantora_ns.sim._courses import Collectives, Courses, ExpectedOverlap
-from phantora_ns.sim._earliest import earliest_ns, is_final
+from phantora_ns.sim._earliest import earliest_ns, expression_earliest_ns, is_final
 from phantora_ns.sim._graph_check import check_graph
 from phantora_ns.sim._operations import FROM_ROOT, ROOTED, BadOp, Mismatch, Op, load_of
 from phantora_ns.sim._timeline import (
@@ -75,6 +75,7 @@ __all__ = [
     "Totals",
     "Transfer",
     "Vertex",
+    "expression_earliest_ns",
 ]
 
 

@@ -92,6 +92,27 @@ def test_a_rank_that_uses_its_cpu_is_waited_for(hub, other):
     pipe.send("end")
 
 
+def test_a_query_of_what_cannot_be_over_waits_for_nobody(hub, other):
+    """A GPU's queue holds milliseconds of work. So no rank need wait for those behind to be told that it is not at
+    its end; that it is, they may still change."""
+    _, pipe = other(worker)
+    clients = [Client(hub.run_dir, rank, rank) for rank in range(2)]
+    comm = form(clients, devices=[0, 0])
+    for client in clients:
+        client.all_reduce(comm, 64 * SIZE)
+    for client in clients:
+        client.advance(1_000)
+        assert client.query(client.stream) == 0
+    clients[0].advance(10**9)
+    request = clients[0].start_query(clients[0].stream)
+    assert not clients[0].socket.poll(300)
+    pipe.send("stop")
+    assert pipe.recv() == "advanced"
+    clients[1].advance(10**9)
+    assert clients[0].wait(request)[2] == 1
+    pipe.send("end")
+
+
 def test_a_rank_that_waits_for_its_turn_to_end_holds_back_nobody_until_it_acts(hub, other):
     """It is busy as the one above, for which others wait."""
     _, pipe = other(ender)

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phantora_ns.sim._earliest import expression_earliest_ns
 from phantora_ns.sim._transfers import LaunchBegin, LaunchEnd
 from phantora_ns.sim._vertices import LATEST_NS, Rendezvous
 from phantora_ns.sim.collectives import FlowSpec, Plan
 from phantora_ns.sim.flows import FlowSimulator
-from phantora_ns.sim.graph import EventGraph, Op, Transfer
+from phantora_ns.sim.graph import EventGraph, Op, TimeExpression, Transfer
 
 CAPACITIES = {link: capacity for link, capacity in enumerate((1.0, 2.5, 4.0, 1.0))}
 
@@ -331,6 +332,9 @@ def check_floors(graph, objects, lbts, final):
             settled = node.settled_ns is not None and node.settled_ns <= lbts
             assert (index in known) == settled
             assert floors[index] == node.time_ns if settled else floors[index] >= lbts
+        terms = [(node, 3 * place) for place, node in enumerate(nodes.values())]
+        latest = max((final[rank][number] + 3 * i for i, number in enumerate(nodes)), default=0)
+        assert expression_earliest_ns(TimeExpression(0, terms), lbts) <= latest
 
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.integers(1, 14), st.integers(0, 2**32))
