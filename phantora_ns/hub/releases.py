@@ -6,10 +6,10 @@ still (stillness.py) it releases the earliest answer. It notices clients that ar
 drops history.
 
 A batch costs time in proportion to what it changes, not to the ranks: a request is looked at again when a
-time that it depends on has moved. Requests whose answers are known are sorted by the LBTS at which they are due: at which the answer
-is final, or may be known to be no (requests.py).
-While one client, the last that was found to be behind, is still behind the first of them, nothing can be
-released, and no other client's clock is read.
+time that it depends on has moved. Requests whose answers are known are sorted by the LBTS at which they
+are due: at which the answer is final, or may be known to be no (requests.py). While one client, the last
+that was found to be behind, is still behind the first of them, nothing can be released, and no other
+client's clock is read.
 """
 
 from __future__ import annotations
