@@ -58,6 +58,8 @@ def measure(nodes, gpus, steps, layers, warm):
             "-m",
             "phantora_ns.cli",
             "--quiet",
+            "--host-time",
+            "measured",  # else a rank is charged what a record says, and not its CPU time
             "--warm-start",
             warm,
             "--report",
