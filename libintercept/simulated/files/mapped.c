@@ -16,37 +16,39 @@
 #include <unistd.h>
 
 typedef void *(*mmap_type)(void *, size_t, int, int, int, off_t);
-static mmap_type real_mmap;
+static mmap_type real_mmap, real_mmap64;
 
 __attribute__((constructor)) static void find_real(void)
 {
-    real_mmap = (mmap_type)ph_real_dlsym()(RTLD_NEXT, "mmap64");
+    real_mmap = (mmap_type)ph_real_dlsym()(RTLD_NEXT, "mmap");
+    real_mmap64 = (mmap_type)ph_real_dlsym()(RTLD_NEXT, "mmap64");
 }
 
-/* Until the constructor has run, straight to the kernel: an allocator may map memory while symbols
- * are looked up. */
-static void *map(void *at, size_t bytes, int protection, int flags, int fd, off_t from)
+/* `real`: NULL until the constructor has run. An allocator may map memory while symbols are looked
+ * up. */
+static void *map(mmap_type real, void *at, size_t bytes, int protection, int flags, int fd,
+                 off_t from)
 {
-    if (real_mmap) return real_mmap(at, bytes, protection, flags, fd, from);
+    if (real) return real(at, bytes, protection, flags, fd, from);
     return (void *)syscall(SYS_mmap, at, bytes, protection, flags, fd, from);
 }
 
-static void *map_or_without_reservation(void *at, size_t bytes, int protection, int flags, int fd,
-                                        off_t from)
+static void *map_or_without_reservation(mmap_type real, void *at, size_t bytes, int protection,
+                                        int flags, int fd, off_t from)
 {
     enum { KIND = MAP_PRIVATE | MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE };
-    void *mapped = map(at, bytes, protection, flags, fd, from);
+    void *mapped = map(real, at, bytes, protection, flags, fd, from);
     bool reserved = fd >= 0 && (flags & KIND) == MAP_PRIVATE && (protection & PROT_WRITE);
     if (mapped != MAP_FAILED || errno != ENOMEM || !reserved) return mapped;
-    return map(at, bytes, protection, flags | MAP_NORESERVE, fd, from);
+    return map(real, at, bytes, protection, flags | MAP_NORESERVE, fd, from);
 }
 
 PH_API(void *, mmap, (void *at, size_t bytes, int protection, int flags, int fd, off_t from))
 {
-    return map_or_without_reservation(at, bytes, protection, flags, fd, from);
+    return map_or_without_reservation(real_mmap, at, bytes, protection, flags, fd, from);
 }
 
 PH_API(void *, mmap64, (void *at, size_t bytes, int protection, int flags, int fd, off_t from))
 {
-    return map_or_without_reservation(at, bytes, protection, flags, fd, from);
+    return map_or_without_reservation(real_mmap64, at, bytes, protection, flags, fd, from);
 }
