@@ -61,7 +61,7 @@ def test_without_host_time_two_runs_are_equal_to_the_byte(phantora):
 
 def test_observing_operators_is_not_the_job_s_time(phantora):
     """The values library observes every operator. A job of small operators was charged a third more
-    for that. The two loops run in turn on one CPU clock, and the least of 40 rounds counts."""
+    for that. The two loops run in turn on one CPU clock, and the first quartile of 40 rounds counts."""
     done = phantora(
         "--quiet", "--host-time", "measured", "--", sys.executable, JOBS / "observed.py"
     )
