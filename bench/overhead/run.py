@@ -19,33 +19,26 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import psutil
 
+from bench.rank_processes import looks
+
 ROOT = Path(__file__).resolve().parents[2]
-POLL_S, SELDOM = 1.0, 40
+POLL_S = 1.0
 MARK = "BENCH_OVERHEAD_RUN"
 
 
-def unique_memory(process, mark, peak):
-    """Keeps in `peak` the largest USS seen of each rank whose environment holds `mark` (PID ->
-    bytes), until `process` ends.
-
-    Ranks are found by a mark because their ancestors live in namespaces of their own and are not
-    our descendants.
-    """
-    while process.poll() is None:
-        began = time.monotonic()
-        for child in psutil.process_iter():
+def unique_memory(ended, mark, peak):
+    """Keeps the largest USS seen of each rank in `peak` (PID -> bytes), until the run has ended."""
+    for processes in looks(ended, MARK, mark, POLL_S):
+        for process in processes:
             try:
-                environment = child.environ()
-                if environment.get(MARK) == mark and "LOCAL_RANK" in environment:
-                    peak[child.pid] = max(peak.get(child.pid, 0), child.memory_full_info().uss)
-            except psutil.Error:
+                uss = process.memory_full_info().uss
+            except psutil.Error:  # it has ended
                 continue
-        time.sleep(max(POLL_S, SELDOM * (time.monotonic() - began)))
+            peak[process.pid] = max(peak.get(process.pid, 0), uss)
 
 
 def measure(nodes, gpus, steps, layers, warm):
@@ -78,10 +71,11 @@ def measure(nodes, gpus, steps, layers, warm):
             stdout=subprocess.DEVNULL,
             env={**os.environ, MARK: folder, "OMP_NUM_THREADS": "1"},
         )
-        peak = {}
-        watcher = threading.Thread(target=unique_memory, args=(process, folder, peak))
+        peak, ended = {}, threading.Event()
+        watcher = threading.Thread(target=unique_memory, args=(ended, folder, peak))
         watcher.start()
         code = process.wait()
+        ended.set()
         watcher.join()
         if code != 0:
             raise SystemExit(code)

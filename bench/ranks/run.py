@@ -27,9 +27,11 @@ from pathlib import Path
 
 import psutil
 
+from bench.rank_processes import looks
+
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "BENCH_RANKS_RUN"
-POLL_S, SELDOM = 4.0, 40
+POLL_S = 4.0
 JOBS = {
     "collective": ["bench/ranks/collective.py"],
     "small": ["examples/train_llama.py", "--size", "debug", "--seq", "512", "--steps", "4"],
@@ -60,27 +62,17 @@ def watch_machine(ended, peaks):
 
 def watch_ranks(ended, mark, ranks, peaks):
     """Keeps the largest mean of the ranks' own memory, and the largest sum of PSS, in `peaks`, until the run has
-    ended. Ranks live in namespaces of their own, and are found by a mark in their environment."""
-    pause_s = POLL_S
-    while not ended.wait(pause_s):
-        owns, total, began = [], 0, time.monotonic()
-        for one in psutil.process_iter():
+    ended."""
+    for processes in looks(ended, MARK, mark, POLL_S):
+        found = []
+        for process in processes:
             try:
-                environment = one.environ()
-                if environment.get(MARK) != mark or "LOCAL_RANK" not in environment:
-                    continue
-                if "PHANTORA_WARM_TAKE" in environment:
-                    continue
-                own, pss = rollup(one.pid)
-                owns.append(own)
-                total += pss
-            except (psutil.Error, OSError, ValueError):
+                found.append(rollup(process.pid))
+            except (OSError, ValueError):  # it has ended
                 continue
-        if len(owns) == ranks:  # one that ends writes to all that it frees
-            peaks["own"] = max(peaks["own"], sum(owns) / ranks)
-        peaks["pss"] = max(peaks["pss"], total)
-        took = time.monotonic() - began
-        pause_s = max(POLL_S, SELDOM * took)  # a thousand processes take seconds to look at
+        if len(found) == ranks:  # one that ends writes to all that it frees
+            peaks["own"] = max(peaks["own"], sum(own for own, _ in found) / ranks)
+        peaks["pss"] = max(peaks["pss"], sum(pss for _, pss in found))
 
 
 def children_cpu_s(since):

@@ -274,6 +274,6 @@ class OtherHandlers:
         self._clients.leave(client)
 
     def parting(self, client: Client, message: messages.Parting) -> None:
-        """A process has done its work, and waits for its turn to end."""
+        """A process has finished its part of the job, and waits for its turn to exit."""
         client.clock_ns = message.clock
         client.parting = True

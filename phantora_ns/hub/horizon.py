@@ -7,8 +7,8 @@ is in one of three states:
   transit, in its last handled message).
 - Blocked on an answer whose time is known: that time bounds it.
 - Blocked on something that is not known yet (a collective, a communicator, the values of others, its
-  turn to end): it can act only after another client has, so it is never the earliest to act. Its own bound would be a
-  fixed point over the graph of who waits for whom. That is never below the smallest bound of the
+  turn to exit): it can act only after another client has, so it is never the earliest to act. Its own
+  bound would be a fixed point over the graph of who waits for whom. That is never below the smallest bound of the
   first two kinds, so the minimum over those is the minimum over all. Clients that wait for each
   other in a circle never act.
 

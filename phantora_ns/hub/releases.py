@@ -60,7 +60,7 @@ class Releases:
         self._waiting: dict[Request, tuple[int, int, Request] | None] = {}
         """All requests, some closed in the meantime, and the entries in `_known` of those that have one."""
         self._known: SortedList[tuple[int, int, Request]] = SortedList()
-        """(the LBTS at which it is due, a number, request), of those whose answers are known."""
+        """(the LBTS at which to look at it, a sequence number, the request), of all whose answers are known."""
         self._new: list[Request] = []
         self._numbers = count()
         self._behind: Client | None = None
@@ -74,7 +74,7 @@ class Releases:
         self._held = False
         """A time is known, and running clients keep it from being answered."""
         self._lbts_ns = 0
-        """As it was last found."""
+        """The LBTS when requests were last released."""
         self._sampled = 0.0
 
     def wait(self, request: Request) -> None:
@@ -167,7 +167,7 @@ class Releases:
                 self._await(request, request.due_ns(self._lbts_ns))
 
     def _await(self, request: Request, due_ns: int | None) -> None:
-        """Looks at the request when the LBTS is `due_ns`. None: when something has moved."""
+        """Has the request looked at when the LBTS is `due_ns`; None: when something that it depends on moves."""
         before = self._waiting[request]
         if before is not None:
             if before[0] == due_ns:
@@ -230,17 +230,18 @@ class Releases:
         return bound_ns is not None and bound_ns < first_ns
 
     def _release_final(self) -> bool:
-        """Answers every request that is final. Returns whether there was one. O(clients)."""
+        """Answers every request that can be answered. Returns whether there was one. O(clients)."""
         lbts_ns, self._behind = horizon.last(self._clients.present())
         if lbts_ns is not None:
             self._lbts_ns = lbts_ns
         answered = False
         for request in list(self._due(lbts_ns)):
-            if lbts_ns is None or request.decided(lbts_ns):
+            due_ns = None if lbts_ns is None else request.due_ns(lbts_ns)
+            if lbts_ns is None or (due_ns is not None and due_ns <= lbts_ns):
                 self._answer(request, lbts_ns)
                 answered = True
             else:
-                self._await(request, request.due_ns(lbts_ns))
+                self._await(request, due_ns)
         self._held = self._first_ns() is not None
         return answered
 

@@ -43,17 +43,14 @@ class Request:
         raise NotImplementedError
 
     def due_ns(self, lbts_ns: int) -> int | None:
-        """The LBTS at which it should be looked at, when it is `lbts_ns` now: no later than `settled_ns`."""
+        """The LBTS at which to look at the request again, when the LBTS is `lbts_ns` now. It can be answered if that
+        is no later than now. None while there is no answer."""
         return self.settled_ns()
 
     def final(self, lbts_ns: int) -> bool:
-        """Whether nothing can move at this LBTS what the answer says."""
+        """Whether the answer is final at this LBTS."""
         settled_ns = self.settled_ns()
         return settled_ns is not None and settled_ns <= lbts_ns
-
-    def decided(self, lbts_ns: int) -> bool:
-        """Whether it can be answered at this LBTS."""
-        return self.final(lbts_ns)
 
     def bound_ns(self) -> int | None:
         """A lower bound on the client's next action, as far as this request decides it. None while
@@ -250,9 +247,9 @@ class Query(Request):
         return host[0] if reached is None else max(host[1], min(host[0], reached[1]))
 
     def due_ns(self, lbts_ns: int) -> int | None:
-        """When it can first be told that it is not reached: its lower bound grows no faster than the LBTS,
-        but where something becomes final. Not below an eighth of the way to `settled_ns`, so that
-        it is looked at a few times."""
+        """Before the answer is final, it can be no: as soon as the expression's lower bound is later than the
+        host's time. That bound grows no faster than the LBTS, but for jumps where something becomes
+        final. At least an eighth of the way to `settled_ns` lies between two looks, so that they are few."""
         settled_ns = self.settled_ns()
         if settled_ns is None or settled_ns <= lbts_ns or not self._may_foresee(lbts_ns):
             return settled_ns
@@ -261,16 +258,13 @@ class Query(Request):
             return lbts_ns
         return min(settled_ns, lbts_ns + max(missing_ns + 1, settled_ns - lbts_ns >> 3))
 
-    def decided(self, lbts_ns: int) -> bool:
-        """Whether the answer is final at this LBTS, or cannot be yes."""
-        return self.final(lbts_ns) or self._foreseen_ns(lbts_ns) is not None
-
     def _host_ns(self) -> int:
         assert self._at is not None
         return self._at[0]
 
     def _may_foresee(self, lbts_ns: int) -> bool:
-        """Not where ranks that do not run are compared, by what is known of the answer."""
+        """Whether the answer may be no before it is final. Not in a folded job: there the answers of ranks that do
+        not run are compared with this one."""
         return not self.others and self._at is not None and self._at[1] <= lbts_ns
 
     def _foreseen_ns(self, lbts_ns: int) -> int | None:

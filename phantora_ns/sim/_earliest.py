@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from phantora_ns.sim._transfers import Transfer
-from phantora_ns.sim._vertices import TimeExpression, Vertex
+from phantora_ns.sim._vertices import StretchedTerm, TimeExpression, Vertex
 
 MOST = 64
 """Most vertices that are followed back for one answer. A vertex beyond them counts as no earlier than the
@@ -35,14 +35,7 @@ def earliest_ns(vertices: Iterable[Vertex], lbts_ns: int) -> list[int]:
 
 def expression_earliest_ns(expression: TimeExpression, lbts_ns: int) -> int:
     """A lower bound of the expression's final time, as `earliest_ns` of one vertex."""
-    known: dict[Vertex, int] = {}
-    found_ns = expression.base_ns
-    for vertex, weight in expression.terms:
-        found_ns = max(found_ns, _earliest_ns(vertex, lbts_ns, known) + weight)
-    for term in expression.stretched:
-        term_ns = 0 if term.vertex is None else _earliest_ns(term.vertex, lbts_ns, known)
-        found_ns = max(found_ns, term_ns + term.lag_ns + term.work_ns)
-    return found_ns
+    return _latest_ns(expression.base_ns, expression.terms, expression.stretched, lbts_ns, {})
 
 
 def _earliest_ns(vertex: Vertex, lbts_ns: int, known: dict[Vertex, int]) -> int:
@@ -59,11 +52,24 @@ def _earliest_ns(vertex: Vertex, lbts_ns: int, known: dict[Vertex, int]) -> int:
     if found_ns is not None or len(known) >= MOST:
         return lbts_ns if found_ns is None else found_ns
     known[vertex] = lbts_ns  # so that it counts as one of MOST
-    found_ns = max(lbts_ns, vertex.base_ns)
-    for before, weight in vertex.terms.items():
+    base_ns = max(lbts_ns, vertex.base_ns)
+    found_ns = _latest_ns(base_ns, vertex.terms.items(), vertex.stretched, lbts_ns, known)
+    known[vertex] = found_ns
+    return found_ns
+
+
+def _latest_ns(
+    base_ns: int,
+    terms: Iterable[tuple[Vertex, int]],
+    stretched: Iterable[StretchedTerm],
+    lbts_ns: int,
+    known: dict[Vertex, int],
+) -> int:
+    """The maximum of `base_ns` and of the terms' lower bounds."""
+    found_ns = base_ns
+    for before, weight in terms:
         found_ns = max(found_ns, _earliest_ns(before, lbts_ns, known) + weight)
-    for term in vertex.stretched:
+    for term in stretched:
         term_ns = 0 if term.vertex is None else _earliest_ns(term.vertex, lbts_ns, known)
         found_ns = max(found_ns, term_ns + term.lag_ns + term.work_ns)
-    known[vertex] = found_ns
     return found_ns

@@ -194,15 +194,15 @@ def _import_all(names, hidden):
     hidden.hide()
 
 
-def make(library):
-    """Called in the Python that makes the image. Returns only in processes that take it over."""
+def make(library, end_in_turn):
+    """Called in the Python that makes the image. Returns only in processes that take it over. These call
+    `end_in_turn` when they exit."""
     import ctypes
 
     gc.disable()
     hidden = _Hidden()
-    ctypes.pythonapi.Py_AtExit(
-        library.phantora_speak
-    )  # the last of what is called at exit runs first
+    # before the imports: of the functions that Py_AtExit registers, the last runs first
+    ctypes.pythonapi.Py_AtExit(library.phantora_speak)
     names = os.environ["PHANTORA_WARM"].split(",")
     _import_all(names[:1] if "PHANTORA_WARM_FIRST" in os.environ else names, hidden)
     for stream in sys.stdout, sys.stderr:
@@ -216,8 +216,8 @@ def make(library):
     _require_quiet(library)
     if any(type(one).__module__ == "nanobind" for one in gc.get_objects()):
         ctypes.pythonapi.Py_AtExit(library.phantora_hush)
-    # the first to run: what these imports do at exit writes to the image
-    atexit.register(sys.modules["sitecustomize"]._end_in_turn)
+    # after the imports: what they do at exit writes to the image, and runs later than this
+    atexit.register(end_in_turn, library.phantora_wait_to_end)
     gc.freeze()
     before_fork, after_fork = (
         ctypes.pythonapi.PyOS_BeforeFork,

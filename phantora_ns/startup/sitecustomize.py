@@ -23,11 +23,6 @@ _ENDING_AT_ONCE, _END_WAIT_S = (
     10.0,
 )  # an end may depend on another rank's, so none waits for ever
 
-_ends = []
-"""Not empty: this process has had its turn to end."""
-_tell_wait = []
-"""The interceptor's function that tells the hub of a wait for that turn."""
-
 # Modules that wait for another real process, whose pace is no part of the job: their sleeps and clocks
 # are real.
 _REAL_WAITS = ("subprocess.", "multiprocessing.", "torch.utils.file_baton.", "filelock.")
@@ -161,17 +156,15 @@ def _let_autograd_end(sleep):
         sleep(0.05)
 
 
-def _end_in_turn(sleep=time.sleep):
+def _end_in_turn(tell_wait, sleep=time.sleep):
     """Waits for one of a few places among the processes of the run that end now. An interpreter that
     ends writes to all that it frees. If all ranks did so at once, none would share its image's memory
     with another any more. The kernel frees the place. Nobody waits on while no place changes hands:
-    who ends may be waiting for who waits."""
+    who ends may be waiting for who waits. `tell_wait()` tells the hub that this process waits, so that it
+    answers those that end without waiting for this one."""
     import fcntl
     import os
 
-    if _ends:
-        return
-    _ends.append(True)
     folder = os.path.join(os.environ["PHANTORA_RUN_DIR"], "warm")
     try:
         places = [
@@ -190,8 +183,7 @@ def _end_in_turn(sleep=time.sleep):
             os.pwrite(place, os.urandom(16), 0)
             return
         if seen is None:
-            for tell in _tell_wait:  # or who ends, and asks for a time, may wait for this process
-                tell()
+            tell_wait()
         holders = [os.pread(place, 16, 0) for place in places]
         if holders != seen:
             seen, waited_s = holders, 0.0
@@ -216,9 +208,6 @@ def _start(environ):
     touch_clock.restype, touch_clock.argtypes = ctypes.c_int64, (ctypes.c_int,)
     report.restype, report.argtypes = None, (ctypes.c_uint64, ctypes.c_uint64)
     pass_ns.restype, pass_ns.argtypes = None, (ctypes.c_uint64,)
-    if "PHANTORA_WARM_TAKE" in environ:
-        _tell_wait.append(library.phantora_wait_to_end)
-        atexit.register(_end_in_turn)  # the last to run: the first to be registered
     atexit.register(_let_autograd_end, time.sleep)
     SimulatedClocks(elapsed_ns, touch_clock, pass_ns).install()
     atexit.register(_report_peaks, report)
@@ -241,7 +230,7 @@ def _warm(library):
     import _phantora_warm
 
     del sys.modules[_phantora_warm.__name__]
-    _phantora_warm.make(library)
+    _phantora_warm.make(library, _end_in_turn)
 
 
 def _watch_memory(library, environ):

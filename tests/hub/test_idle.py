@@ -35,7 +35,7 @@ def worker(run_dir, pipe):
 
 
 def ender(run_dir, pipe):
-    """A rank that has done its work, whose interpreter is busy with its end, and that acts once more."""
+    """A rank that has said PARTING, and sends one more message when it is told to. It uses its CPU throughout."""
     client = Client(run_dir, 2, 0)
     client.part()
     pipe.send("here")
@@ -93,8 +93,8 @@ def test_a_rank_that_uses_its_cpu_is_waited_for(hub, other):
 
 
 def test_a_query_of_what_cannot_be_over_waits_for_nobody(hub, other):
-    """A GPU's queue holds milliseconds of work. So no rank need wait for those behind to be told that it is not at
-    its end; that it is, they may still change."""
+    """A GPU has milliseconds of work in its queue. So the hub can answer "not over" while another rank is far
+    behind. "Over" has to wait for that rank, which may still slow the work down."""
     _, pipe = other(worker)
     clients = [Client(hub.run_dir, rank, rank) for rank in range(2)]
     comm = form(clients, devices=[0, 0])
@@ -114,7 +114,7 @@ def test_a_query_of_what_cannot_be_over_waits_for_nobody(hub, other):
 
 
 def test_a_rank_that_waits_for_its_turn_to_end_holds_back_nobody_until_it_acts(hub, other):
-    """It is busy as the one above, for which others wait."""
+    """Like the busy rank above, for which the others wait, but it has said PARTING."""
     _, pipe = other(ender)
     clients, syncs = pair(hub)
     assert clients[0].finish_sync(*syncs[0]) == clients[1].finish_sync(*syncs[1]) > 5_000
