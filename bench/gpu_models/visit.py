@@ -1,12 +1,13 @@
 """Measures one machine's GPUs for a GPU model that has no kernel times of its own yet.
 
-    python3 -m bench.gpu_models.visit OUT_DIR --gpu h100 [--gpus 1] [--budget 560] [--only NAME,NAME]
+    python3 -m bench.gpu_models.visit OUT_DIR --gpu h100 [--gpus 1] [--budget 560] [--only NAME,NAME] [--led]
 
 Why it exists: times that are scaled from another model by data sheets are worth what was measured of it on
 this one. plan.toml says what is run: jobs for real, alone, which judge; and jobs and sweeps that a leader
 records into one database, which teach. Clock, power and energy of every GPU are sampled throughout, so each
 recording has its clock. OUT_DIR/parts.jsonl gets a line per part as it ends, logs.txt the end of its log,
-led.sqlite what was recorded. No part is started that would not end within the budget (seconds).
+led.sqlite what was recorded. No part is started that would not end within the budget (seconds). With --led each real
+job is led by the GPU right after it has run, so that both steps are of one chip and one host.
 """
 
 from __future__ import annotations
@@ -27,11 +28,28 @@ HERE = Path(__file__).resolve().parent
 LOG_CHARACTERS = 3000
 HUNG = 2.5
 """A part that takes so many times what it is given counts as hung."""
+LED_SECONDS = 30
+"""What a led job is given beyond its real run: the launcher, the hub, and the samples of every kernel."""
 
 
 def plan() -> list[dict]:
     """name, gpus, how, set, seconds and flags of each part."""
     return [{"gpus": 1, **p} for p in tomllib.loads((HERE / "plan.toml").read_text())["part"]]
+
+
+def led_too(parts: list[dict]) -> list[dict]:
+    """Each real job, and after it the same one with a leader."""
+    return [
+        one
+        for part in parts
+        if part["how"] == "real"
+        for one in (
+            part,
+            part
+            | {"name": f"{part['name']}-led", "how": "led", "set": "leader"}
+            | {"seconds": part["seconds"] + LED_SECONDS},
+        )
+    ]
 
 
 def command(part: dict, out: Path, gpu: str) -> list[str]:
@@ -56,6 +74,7 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, default=1, help="the parts for so many")
     parser.add_argument("--budget", type=float, default=1e9)
     parser.add_argument("--only", help="these parts, comma-separated")
+    parser.add_argument("--led", action="store_true", help="each real job also with a leader")
     options = parser.parse_args()
     out, start = options.out.resolve(), time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
@@ -68,10 +87,13 @@ def main() -> int:
 
     keep({"how": "machine", "begin_ns": time.time_ns()} | machine())
     try:
-        for part in plan():
-            named = not options.only or part["name"] in options.only.split(",")
-            if part["gpus"] != options.gpus or not named:
-                continue
+        chosen = [
+            part
+            for part in plan()
+            if part["gpus"] == options.gpus
+            and (not options.only or part["name"] in options.only.split(","))
+        ]
+        for part in led_too(chosen) if options.led else chosen:
             left = options.budget - (time.monotonic() - start)
             if part["seconds"] > left:
                 print(f"left out, no time: {part['name']}", flush=True)

@@ -2,7 +2,8 @@
 
 Why it exists: people judge a step by how much of the hardware it uses. This is HFU, hardware FLOP
 utilisation: it counts what was done, recomputed activations too. MFU needs the model's own count, which
-only the user knows (`--model-flop`). Rule: kernels that multiply and whose work is not known are counted beside it.
+only the user knows (`--model-flop`). Rules: both divide by the step that the report and the summary show (step_part.py),
+so that a reader's own division gives the same; kernels that multiply and whose work is not known are counted beside them.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ def arithmetic_part(
         return None
     busy_ns = sum(sum(stats.busy_ns) for stats in statistics)
     uncounted_ns = sum(stats.uncounted_ns for stats in statistics)
-    hfu, reason = _hfu(done, gpu)
+    step_ns = Fraction(done[0].time_ns, done[0].steps)
+    hfu, reason = _hfu(done, step_ns, gpu)
     sums = {Precision.LABELS[at]: _of_a_step(done, at) for at in COUNTED}
     flop = {name: sum_ for name, sum_ in sorted(sums.items(), key=lambda it: -it[1]) if sum_}
     mfu, no_mfu = None, None
     if model_flop is not None:
-        mfu, no_mfu = _mfu(model_flop / _count_ranks(clients), done, next(iter(flop), None), gpu)
+        mfu, no_mfu = _mfu(model_flop / _count_ranks(clients), step_ns, next(iter(flop), None), gpu)
     return {
         "flop": flop,
         "hfu": hfu,
@@ -56,14 +58,14 @@ def arithmetic_part(
 
 
 def _of_ranks(clients: list[dict[str, Any]]) -> list[Done]:
-    """Of each rank that told its steps. Where torchrun has started a job again, a rank is several processes;
-    the first one with steps counts, as in step_part.py."""
+    """Of each rank that told its steps, by rank. Where torchrun has started a job again, a rank is several
+    processes; the first one with steps counts, as in step_part.py."""
     found: dict[int, Done] = {}
     for client in clients:
         rank, done = client["rank"], done_of(client.get("steps", []))
         if done is not None and rank is not None and rank >= 0:
             found.setdefault(rank, done)
-    return list(found.values())
+    return [found[rank] for rank in sorted(found)]
 
 
 def _of_a_step(done: list[Done], at: int) -> int:
@@ -71,19 +73,23 @@ def _of_a_step(done: list[Done], at: int) -> int:
     return round(sum(Fraction(one.flop[at], one.steps) for one in done))
 
 
-def _hfu(done: list[Done], gpu: GpuModel | None) -> tuple[float | None, str | None]:
-    """Time that the arithmetic takes at the peak, over the time that it took; or why it is not known."""
+def _hfu(
+    done: list[Done], step_ns: Fraction, gpu: GpuModel | None
+) -> tuple[float | None, str | None]:
+    """Time that the arithmetic of a step takes at the peak, in the mean of all ranks, over the step's; or why it
+    is not known."""
     if gpu is None:
         return None, "the cluster's description is gone"
     at_peak_ns = 0.0
     for at in COUNTED:
-        flop, name = sum(one.flop[at] for one in done), Precision.LABELS[at]
+        flop, name = float(sum(Fraction(one.flop[at], one.steps) for one in done)), Precision.LABELS[at]
         if flop and not gpu.peak_flop_per_ns.get(name):
             return None, f"the peak of {gpu.name} in {name} is not known"
         if flop:
             at_peak_ns += flop / gpu.peak_flop_per_ns[name]
-    time_ns = sum(one.time_ns for one in done)
-    return (round(at_peak_ns / time_ns, 6), None) if time_ns else (None, "steps take no time")
+    if not step_ns:
+        return None, "steps take no time"
+    return round(at_peak_ns / len(done) / float(step_ns), 6), None
 
 
 def _count_ranks(clients: list[dict[str, Any]]) -> int:
@@ -92,10 +98,10 @@ def _count_ranks(clients: list[dict[str, Any]]) -> int:
 
 
 def _mfu(
-    flop_of_rank: float, done: list[Done], precision: str | None, gpu: GpuModel | None
+    flop_of_rank: float, step_ns: Fraction, precision: str | None, gpu: GpuModel | None
 ) -> tuple[float | None, str | None]:
-    """Time that the model's FLOP of a step and a rank take at the peak of `precision`, over the mean step of
-    all ranks; or why it is not known."""
+    """Time that the model's FLOP of a step and a rank take at the peak of `precision`, over the step's; or why
+    it is not known."""
     if gpu is None:
         return None, "the cluster's description is gone"
     if precision is None:
@@ -103,10 +109,9 @@ def _mfu(
     peak = gpu.peak_flop_per_ns.get(precision)
     if not peak:
         return None, f"the peak of {gpu.name} in {precision} is not known"
-    time_ns, steps = sum(one.time_ns for one in done), sum(one.steps for one in done)
-    if not time_ns:
+    if not step_ns:
         return None, "steps take no time"
-    return round(flop_of_rank / peak / (time_ns / steps), 6), None
+    return round(flop_of_rank / peak / float(step_ns), 6), None
 
 
 def arithmetic_text(part: dict[str, Any] | None) -> str | None:

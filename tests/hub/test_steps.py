@@ -90,6 +90,22 @@ def test_mfu_is_the_models_share_of_what_all_gpus_could_do(ranks, length_ns, eac
     assert "MFU" not in arithmetic_text(without)
 
 
+@given(st.lists(st.integers(10**6, 10**9), min_size=1, max_size=8), st.randoms())
+def test_a_readers_division_gives_hfu(lengths_ns, random):
+    """Ranks meet their optimizers at times of their own, so few steps differ in the mean by rank. HFU and MFU are of the
+    step that is shown, which is the lowest rank's."""
+    each = 10**12
+    clients = [
+        multiplies(1, length_ns, bf16=each)[0] | {"rank": rank}
+        for rank, length_ns in enumerate(lengths_ns)
+    ]
+    random.shuffle(clients)
+    part = arithmetic_part(H100, None, clients, [], model_flop=each * len(clients))
+    shown = steps_of(0, marks(at(*[lengths_ns[0]] * 5)))
+    done = sum(part["flop"].values()) / (len(clients) * 989.4e12 * shown.mean_ns / 1e9)
+    assert part["hfu"] == part["mfu"] == pytest.approx(done, rel=1e-6, abs=1e-6)
+
+
 def test_mfu_takes_the_peak_of_the_precision_with_the_most_flop():
     for each, peak in (({"bf16": 2 * 10**12, "fp8": 10**12}, 989.4e12),
                        ({"bf16": 10**12, "fp8": 2 * 10**12}, 1978.9e12)):  # fmt: skip
