@@ -1,7 +1,7 @@
 """Ranks that end by a signal.
 
 Why it exists: a process that the kernel kills cannot say so. Its parent reports a number, and often
-which rank it was only among many other lines. The hub has a descriptor of each client's process, which
+which rank it was only among many other lines. The launcher says it in the run's last line, and the report keeps it. The hub has a descriptor of each client's process, which
 tells how it ended. The first that ends by a signal is named; the others follow from it. Nothing is said
 when a rank failed by itself before that, when the launcher ends the job, or when whoever started
 the rank has ended too: others report these.
@@ -16,6 +16,7 @@ import signal
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,8 @@ from phantora_ns.hub.registry import Client
 
 ENDS = "ends"
 """A file in RUN_DIR: the launcher makes it before it ends the job."""
+ERROR = "error"
+"""A file in RUN_DIR: the first error of a rank, which the launcher adds to its last line (startup/sitecustomize.py)."""
 ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals by which torchrun and people ask for an end."""
 TOGETHER_S = 0.1
@@ -44,11 +47,12 @@ class Watched(NamedTuple):
 
 
 class Deaths:
-    """Watches the processes of clients. `tell(text)` tells a person."""
+    """Watches the processes of clients. `keep(text)` keeps what happened for the report."""
 
-    def __init__(self, run_dir: Path, tell: Callable[[str], None]) -> None:
+    def __init__(self, run_dir: Path, keep: Callable[[str], None]) -> None:
         self._ends = run_dir / ENDS
-        self._tell = tell
+        self._error = run_dir / ERROR
+        self._keep = keep
         self._watched: dict[int, Watched] = {}
         self._failed = False
         """Whether a rank has failed since the job was started, or started again."""
@@ -78,7 +82,7 @@ class Deaths:
         self._epoll.register(descriptor, select.EPOLLIN)
 
     def look(self) -> list[Client]:
-        """Looks which processes have ended since the last call, and returns their clients. Tells of
+        """Looks which processes have ended since the last call, and returns their clients. Keeps the name of
         the first that a signal ended."""
         ended = []
         for descriptor, _ in self._epoll.poll(0):
@@ -108,16 +112,14 @@ class Deaths:
             name = signal.Signals(number).name
         except ValueError:
             name = f"signal {number}"
-        why = "its own messages are above"
-        if number == signal.SIGKILL and memory_kills() > self._memory_kills:
-            why = (
-                "the kernel has killed a process for lack of memory since the run began: start "
-                "fewer ranks, or end other programs"
-            )
-        elif number == signal.SIGKILL:
-            why = "another program sent it, or the kernel: see dmesg"
         client = watched.client
-        self._tell(f"{client.name} was killed by {name}; on node-{client.node}; {why}")
+        text = f"{client.name} was killed by {name}"
+        self._keep(f"{text}; on node-{client.node}")
+        # What the kernel killed for lack of memory, the launcher counts itself.
+        if number == signal.SIGKILL and memory_kills() == self._memory_kills:
+            text += "; another program sent it, or the kernel: see dmesg"
+        with suppress(OSError), self._error.open("x") as file:  # the report has it in any case
+            file.write(text)
 
 
 def memory_kills(events: Path = Path("/proc/vmstat")) -> int:

@@ -25,6 +25,8 @@ class Diagnostics:
         self.internal_errors = 0
         self.errors: list[str] = []
         """The reasons why clients' requests failed; each text once."""
+        self.killed: list[str] = []
+        """The ranks that a signal ended, with its name: the first of each start of the job."""
         self.texts: dict[str, Counter[str]] = {
             DiagnosticKind.UNSUPPORTED: Counter(),
             DiagnosticKind.WARNING: Counter(),

@@ -45,6 +45,7 @@ def result(hub: Hub) -> dict[str, Any]:
         "internal_errors": diagnostics.internal_errors,
         "hub_cpu_ns": time.process_time_ns(),
         "errors": diagnostics.errors,
+        "killed": diagnostics.killed,
         "unsupported_calls": diagnostics.of("unsupported"),
         "warnings": diagnostics.of("warning"),
         "guesses": _guesses(hub),

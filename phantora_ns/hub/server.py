@@ -98,7 +98,7 @@ class Hub:
         )
         self.clients = Clients(run_dir, graph, self.communicators, self.folding)
         self.answers = Answers(self.clients, self.diagnostics)
-        self.deaths = Deaths(run_dir, self.diagnostics.announce)
+        self.deaths = Deaths(run_dir, self.diagnostics.killed.append)
         self.fetches = Fetches()
         self.lookups = Lookups(
             models,

@@ -70,6 +70,10 @@ def _failures(report: dict[str, Any]) -> list[dict[str, Any]]:
     found += [
         _entry("error", text, None, "Correct the job's communication.") for text in report["errors"]
     ]
+    found += [
+        _entry("warning", f"{text[0].upper()}{text[1:]}", None, "The job's own log says what followed.")
+        for text in report.get("killed", [])
+    ]
     if report["messages"] is None:
         text = "The hub left no result: times of communication are unknown"
         found.append(_entry("warning", text, None, "Run it again."))

@@ -103,6 +103,7 @@ def build_report(
         "warnings": warnings | dict.fromkeys(run.get("warnings", []), 1),
         "guesses": hub["guesses"] if hub else {},
         "errors": hub["errors"] if hub else [],
+        "killed": hub["killed"] if hub else [],
         "exit_code": exit_code,
         "failed_by": failed_by,
         "ended_by": ended_by,

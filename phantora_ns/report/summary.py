@@ -242,6 +242,7 @@ def _warnings(report: dict[str, Any]) -> list[str]:
             f"warning: {report['revised']} times changed after a rank had been told them, "
             "because of ranks that were idle outside of CUDA calls, or did not run"
         )
+    lines += [f"warning: {text}" for text in report.get("killed", [])]  # and the job went on
     lines += fold_warnings(report.get("folding"))
     if report["answers_past_sleepers"]:
         lines.append(

@@ -362,12 +362,14 @@ def _after_leading(environ):
 
 
 def _chained(own_folder):
-    """What runs the next `sitecustomize` on the path, as Python would have done without us."""
+    """What runs the next `sitecustomize` on the path, as Python would have done without us. Only what comes after
+    our own folder: in a run inside of a run the next one is the outer run's hook, which goes on after itself."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 
+    begin = sys.path.index(own_folder) + 1 if own_folder in sys.path else 0
     spec = PathFinder.find_spec(
-        "sitecustomize", [entry for entry in sys.path if entry != own_folder]
+        "sitecustomize", [entry for entry in sys.path[begin:] if entry != own_folder]
     )
 
     def run():

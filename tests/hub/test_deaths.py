@@ -1,5 +1,5 @@
-"""Why it exists: a rank that a signal ends cannot say so, and the hub says it. It says nothing of ends
-that others report."""
+"""Why it exists: a rank that a signal ends cannot say so. The hub notes it for the report and the launcher's last
+line, and notes no ends that others report."""
 
 import multiprocessing
 import os
@@ -10,7 +10,7 @@ import pytest
 from client import Client, form
 from test_ring import expected_all_reduce_ns
 
-from phantora_ns.hub.deaths import ENDS, _wait_status
+from phantora_ns.hub.deaths import ENDS, ERROR, _wait_status
 
 LAST_NS = 777_000_000
 
@@ -78,14 +78,16 @@ def spawned(hub):
         process.join()
 
 
-def text(hub):
-    """What the hub has said, after it has seen every end so far."""
+def killed(hub):
+    """What the hub has for the report and for the last line, after it has seen every end so far."""
     client = Client(hub.run_dir, 5, 1)
     client.sync()
     time.sleep(0.3)  # it waits for those that end together
     client.sync()
-    hub.stop()
-    return hub.stderr
+    kept = hub.stop()["killed"]
+    assert "was killed" not in hub.stderr  # the launcher's one line says it
+    told = hub.run_dir / ERROR
+    return kept, told.read_text() if told.exists() else None
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
@@ -97,9 +99,10 @@ def test_the_first_rank_that_a_signal_ends_is_named(hub, spawned, number):
     Client(hub.run_dir, 2, 1).sync()  # a rank that comes late starts no new job
     ranks[0].kill()
     ranks[0].join()
-    said = text(hub)
-    assert f"rank 1 was killed by {number.name}; on node-1; " in said
-    assert "rank 0" not in said
+    kept, told = killed(hub)
+    assert kept == [f"rank 1 was killed by {number.name}; on node-1"]
+    assert told.startswith(f"rank 1 was killed by {number.name}")
+    assert told.endswith("see dmesg") == (number == signal.SIGKILL)
 
 
 @pytest.mark.parametrize("noticed", [True, False])
@@ -118,7 +121,7 @@ def test_a_rank_that_is_asked_to_end_is_not(hub, spawned, number):
     os.kill(process.pid, number)
     process.join()
     assert process.exitcode == (-number if signal_default else 1)
-    assert "was killed" not in text(hub)
+    assert killed(hub) == ([], None)
 
 
 def test_ranks_that_start_anew_do_not_meet_what_the_dead_had_queued(hub):
@@ -159,7 +162,7 @@ def test_ends_that_others_report_are_not(hub, spawned, first):
         (hub.run_dir / ENDS).touch()
     ranks[1][0].kill()
     ranks[1][0].join()
-    assert "was killed" not in text(hub)
+    assert killed(hub) == ([], None)
 
 
 def test_a_rank_that_ends_with_the_process_that_started_it_is_not(hub, spawned):
@@ -168,7 +171,7 @@ def test_a_rank_that_ends_with_the_process_that_started_it_is_not(hub, spawned):
     process.kill()
     os.kill(child, signal.SIGKILL)
     process.join()
-    assert "was killed" not in text(hub)
+    assert killed(hub) == ([], None)
 
 
 def test_a_rank_that_leaves_is_not(hub, spawned):
@@ -176,7 +179,7 @@ def test_a_rank_that_leaves_is_not(hub, spawned):
     pipe.send("leave")
     process.join()
     assert process.exitcode == 0
-    assert "was killed" not in text(hub)
+    assert killed(hub) == ([], None)
 
 
 @pytest.mark.parametrize("ending", ["signal", "code", "runs"])

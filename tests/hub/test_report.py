@@ -115,6 +115,7 @@ def run_dir(tmp_path):
                 "internal_errors": 0,
                 "hub_cpu_ns": 1000,
                 "errors": [],
+                "killed": [],
                 "unsupported_calls": {"cudaFoo": 3},
                 "warnings": {},
                 "guesses": {},

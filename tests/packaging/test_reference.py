@@ -111,7 +111,7 @@ def report(tmp_path):
     client = {"rank": 0, "node": 0, "device": 0, "shm": "a", **dict.fromkeys(counts, 0)}
     flop = [0] * len(Precision.LABELS)
     client["steps"] = [[step * 1000, 0, 0, 0, flop] for step in range(5)]
-    texts = {"unsupported_calls": {}, "warnings": {}, "guesses": {}, "errors": []}
+    texts = {"unsupported_calls": {}, "warnings": {}, "guesses": {}, "errors": [], "killed": []}
     hub = {"clients": [client], **texts, **dict.fromkeys(fields, 0)}
     (tmp_path / "hub.json").write_text(json.dumps(hub))
     run = {"cluster": "h200-rail", "nodes": 1, "gpus_per_node": 1}

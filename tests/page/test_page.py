@@ -399,7 +399,7 @@ def bare():
         "host_time": {"mode": "auto", "time_share": {}, "measured": {"call_sites": 3}},
         "values": {"unknown_reads": 0, "chosen": 0}, "leading": None, "messages": 3,
         "bad_messages": 0, "revised": 0, "expired_values": 0, "unsupported_calls": {"cudaNew": 2},
-        "warnings": {"</script><b>x": 1}, "guesses": {"something": 7}, "errors": [],
+        "warnings": {"</script><b>x": 1}, "guesses": {"something": 7}, "errors": [], "killed": [],
         "exit_code": 1, "failed_by": "job", "ended_by": None,
     }  # fmt: skip
     return content(report, load_cluster("h200-1x8", 1, 1), ["true"], {})

@@ -1,6 +1,6 @@
 """Strikes a job's runs at random, and says what was wrong after each.
 
-    python -m tests.reliability.campaign [--runs N] [--seed S] [--first N] [--torch] [--role ROLE] [--log FILE]
+    python -m tests.reliability.campaign [--runs N] [--seed S] [--first N] [--torch | --led] [--role ROLE] [--log FILE]
 
 Why it exists: what a test kills on purpose is known to end well. A campaign finds the rest. Strike N of
 seed S hits the same role with the same signal, at the same part of its life: `--first N --runs 1
@@ -16,8 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.reliability.runs import Range, Run, cheap, with_torch
-from tests.reliability.strikes import ROLES, Strike, draw
+from tests.reliability.runs import Range, Run, cheap, led, with_torch
+from tests.reliability.strikes import LEADER, ROLES, Strike, draw
 
 
 def read_options() -> argparse.Namespace:
@@ -27,7 +27,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="the number of the first strike")
     parser.add_argument("--nodes", type=int, default=2, help="of the cheap job")
     parser.add_argument("--torch", action="store_true", help="torchrun and PyTorch instead")
-    parser.add_argument("--role", choices=ROLES, help="only this one; strikes are other ones then")
+    parser.add_argument("--led", action="store_true", help="rank 0 leads on an emulated GPU")
+    parser.add_argument("--role", choices=(*ROLES, LEADER), help="only this one; strikes are other ones then")
     parser.add_argument("--log", type=Path, help="a line of JSON for each strike")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="none begins later")
     return parser.parse_args()
@@ -37,7 +38,7 @@ def keep(file: Path, options: argparse.Namespace, strike: Strike, run: Run) -> N
     """Adds a strike to the log."""
     entry = {
         "seed": options.seed,
-        "job": "torch" if options.torch else f"{options.nodes} nodes",
+        "job": "torch" if options.torch else "led" if options.led else f"{options.nodes} nodes",
         "role": strike.role,
         "kind": strike.kind,
         "after_s": round(strike.after_s, 3),
@@ -52,13 +53,13 @@ def keep(file: Path, options: argparse.Namespace, strike: Strike, run: Run) -> N
 
 def main() -> int:
     options = read_options()
-    job = with_torch() if options.torch else cheap(options.nodes, 100)
-    roles = (options.role,) if options.role else ROLES
+    job = with_torch() if options.torch else led(100) if options.led else cheap(options.nodes, 100)
     began = time.monotonic()
     done: collections.Counter[tuple[str, str]] = collections.Counter()
     bad = 0
     with tempfile.TemporaryDirectory(prefix="pr-", dir="/tmp") as folder:
         there = Range(Path(folder), job)
+        roles = (options.role,) if options.role else there.roles
         print(f"seed {options.seed}; a run takes {there.peaceful.wall_s:.1f} s", flush=True)
         for number in range(options.first, options.first + options.runs):
             if time.monotonic() - began > options.seconds:

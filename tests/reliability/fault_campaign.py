@@ -1,6 +1,7 @@
 """Makes each call of a run fail, and says what was wrong after each.
 
-    python -m tests.reliability.fault_campaign [--seed S] [--site TEXT] [--log FILE] [--seconds N] [--shows] [--torch]
+    python -m tests.reliability.fault_campaign [--seed S] [--site TEXT] [--log FILE] [--seconds N] [--shows]
+                                               [--torch | --led]
 
 Why it exists: as for the campaign of kills (campaign.py). A log is gone on with: what it has is not
 tried again.
@@ -17,7 +18,7 @@ import time
 from pathlib import Path
 
 from tests.reliability.faults import STEPS, Fault, FaultRange, draw
-from tests.reliability.runs import cheap, with_torch
+from tests.reliability.runs import cheap, led, with_torch
 
 
 def read_options() -> argparse.Namespace:
@@ -28,6 +29,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--error", help="only this error, such as ENOSPC")
     parser.add_argument("--shows", action="store_true", help="also traces and a page")
     parser.add_argument("--torch", action="store_true", help="at torchrun")
+    parser.add_argument("--led", action="store_true", help="rank 0 leads on an emulated GPU")
     parser.add_argument("--list", action="store_true", help="the sites, and no more")
     parser.add_argument("--log", type=Path, help="a line of JSON for each fault")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="none begins later")
@@ -57,6 +59,7 @@ def main() -> int:
     bad = 0
     with tempfile.TemporaryDirectory(prefix="pr-", dir="/tmp") as folder:
         job = with_torch(options.shows) if options.torch else cheap(1, STEPS, options.shows)
+        job = led(STEPS) if options.led else job
         there = FaultRange(Path(folder), job)
         sites = there.sites()
         if options.list:

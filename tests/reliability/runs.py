@@ -16,8 +16,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from phantora_ns.kernels.database.database import Database
 from tests.leftovers import MARK, interfaces, marked_processes
-from tests.reliability.strikes import ROLES, Strike, right_codes, role_of
+from tests.reliability.one_gpu import one_gpu
+from tests.reliability.strikes import LEADER, ROLES, Strike, right_codes, role_of
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -27,7 +29,6 @@ SETTLE_S = 10
 CHANGES = ("wall_s", "hub_cpu_ns", "messages", "rollbacks", "answers_past_idle")
 NOT_BURIED = 12  # lines of the job after our message
 PYTHON_STARTS = "Fatal Python error: init_import_site"  # so ends any Python that starts
-KILLED = re.compile(r"phantora-ns: warning: rank \d+ was killed by ")
 STARTERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -48,10 +49,8 @@ class Run:
 
     @property
     def messages(self) -> list[str]:
-        """Our own lines, without the one that names a rank which a signal ended."""
-        ours = [line for line in self.err.splitlines() if line.startswith("phantora-ns:")]
-        named = [line for line in ours if KILLED.match(line)]
-        return ours if len(named) > 1 else [line for line in ours if line not in named]
+        """Our own lines."""
+        return [line for line in self.err.splitlines() if line.startswith("phantora-ns:")]
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,16 @@ class Job:
     agent_catches: bool = False
     """A signal that its agent gets ends it with exit code 1, as torchrun."""
     time_out_s: int = 120
+    led: bool = False
+    """One rank leads on a GPU and records it. What it measures differs from run to run."""
 
     def started_by(self, folder: Path) -> list[str]:
-        launcher = [sys.executable, "-m", "phantora_ns", "--quiet", "--host-time", "model"]
         made = folder / "made"
+        launcher = [sys.executable, "-m", "phantora_ns"]
+        if self.led:
+            launcher += ["profile", "--quiet", "--leaders", "0", "-o", str(made / "times.sqlite")]
+        else:
+            launcher += ["--quiet", "--host-time", "model"]
         shown = ("--trace", str(made / "traces"), "--html", str(made / "page.html"))
         report = ("--report", str(folder / "reports" / "report.json"))
         return [*launcher, *self.options, *(shown if self.shows else ()), *report, *self.command]
@@ -83,6 +88,12 @@ def cheap(nodes: int, steps: int, shows: bool = False) -> Job:
     options = ("--nnodes", str(nodes), "--gpus-per-node", "2")
     command = ("--", sys.executable, str(HERE / "job.py"), str(steps))
     return Job("job.py", command, options, shows=shows)
+
+
+def led(steps: int) -> Job:
+    """The cheap job on one node, whose rank 0 leads. Its agent must not look like that rank."""
+    command = ("--", "env", "-u", "RANK", sys.executable, str(HERE / "job.py"), str(steps))
+    return Job("job.py", command, ("--gpus-per-node", "2"), ("home/.cache",), led=True)
 
 
 def with_torch(shows: bool = False) -> Job:
@@ -99,7 +110,8 @@ class Range:
 
     def __init__(self, folder: Path, job: Job) -> None:
         self.folder, self.job = folder, job
-        for name in ("tmp", "runtime", "home", "reports", "made"):
+        self.roles = (*ROLES, LEADER) if job.led else ROLES
+        for name in ("tmp", "runtime", "home", "reports", "made", "machine"):
             (folder / name).mkdir(mode=0o700)
         self.lives: dict[str, float] = {}
         self.fire(None)  # fills caches
@@ -130,13 +142,30 @@ class Range:
         """Runs the job, by the command `within`, with more environment `variables`, and calls
         `act(process, mark)` meanwhile. Says what is left afterwards, and what is wrong with the report.
         `peaceful`: it may fill caches."""
+        if not self.job.led:
+            return self._once(act, peaceful, os.environ, variables or {}, within)
+        # One for each run: the fake CUPTI knows processes by their numbers, which come again in each run's nodes.
+        with one_gpu(self.folder / "machine") as machine:
+            more = dict(variables or {})
+            if "LD_PRELOAD" in more:
+                more["LD_PRELOAD"] = f"{more['LD_PRELOAD']}:{machine['LD_PRELOAD']}"
+            return self._once(act, peaceful, machine, more, within)
+
+    def _once(
+        self,
+        act: Callable[[subprocess.Popen, str], str | None],
+        peaceful: bool,
+        machine: Mapping[str, str],
+        variables: Mapping[str, str | bytes],
+        within: Sequence[str],
+    ) -> Run:
         mark, before = uuid.uuid4().hex, self._state()
         report = self.folder / "reports" / "report.json"
         begin = time.monotonic()
         process = subprocess.Popen(
             [*within, *self.job.started_by(self.folder)],
             cwd=ROOT,
-            env={**self._environment(mark), **(variables or {})},
+            env={**self._environment(machine, mark), **variables},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
@@ -160,9 +189,9 @@ class Range:
         run.wrong += broken
         return run
 
-    def _environment(self, mark: str) -> dict[str, str]:
+    def _environment(self, machine: Mapping[str, str], mark: str) -> dict[str, str]:
         environment = {
-            **os.environ,
+            **machine,
             MARK: mark,
             "TMPDIR": str(self.folder / "tmp"),
             "XDG_RUNTIME_DIR": str(self.folder / "runtime"),
@@ -178,7 +207,7 @@ class Range:
         """How long each role lives."""
         seen: dict[str, tuple[float, float]] = {}
         while process.poll() is None:
-            for role in ROLES:
+            for role in self.roles:
                 if self._targets(role, process, mark):
                     now = time.monotonic()
                     seen[role] = seen.get(role, (now, now))[0], now
@@ -215,8 +244,10 @@ class Range:
             for pid in ranks:
                 if parent(pid) in ranks:
                     roles[pid] = "worker", roles[pid][1]
-        wanted = "init" if role == "sandbox" else role
+        wanted = {"sandbox": "init", LEADER: "rank"}.get(role, role)
         found = {pid: command for pid, (what, command) in roles.items() if what == wanted}
+        if self.job.led and wanted == "rank":
+            found = {pid: c for pid, c in found.items() if leads(pid) == (role == LEADER)}
         if role == "agent":  # a child of it looks like it until it executes
             found = {pid: c for pid, c in found.items() if parent(pid) not in found}
         if role in ("sandbox", "init") and found:  # the first one is outside
@@ -324,6 +355,9 @@ class Range:
         wrong = []
         if run.code:
             return [f"exit code {run.code}"]
+        if self.job.led:  # its times are measured
+            same = run.made == self.peaceful.made
+            return [] if same else [f"made {run.made}, not {self.peaceful.made}"]
         if sorted(run.out.splitlines()) != sorted(self.peaceful.out.splitlines()):
             wrong.append(f"output {run.out!r}, not {self.peaceful.out!r}")
         if run.made != self.peaceful.made:
@@ -350,16 +384,21 @@ def repeating(report: dict) -> dict:
 
 
 def made_in(folder: Path) -> tuple[list[str], list[str]]:
-    """(names of traces and pages, what is wrong with them); deletes them."""
+    """(names of traces, pages and recordings, what is wrong with them); deletes them."""
     names, wrong = [], []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        if path.name.endswith(".lock"):
+            continue
         names.append(str(path.relative_to(folder)))
         try:
-            if path.suffix == ".gz":
+            if path.suffix == ".sqlite":
+                with Database.open(path) as database:
+                    assert database.runs(), "a recording without a run"
+            elif path.suffix == ".gz":
                 json.loads(gzip.decompress(path.read_bytes()))
             elif not path.read_text().endswith("</html>\n"):
                 wrong.append(f"{names[-1]} is not whole")
-        except (OSError, EOFError, ValueError) as error:
+        except (OSError, EOFError, ValueError, AssertionError) as error:
             wrong.append(f"{names[-1]} cannot be read: {error}")
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -375,6 +414,13 @@ def shared_memory() -> list[str]:
             maps = (process / "maps").read_text()
             there.difference_update(re.findall(r" /dev/shm/(.*)$", maps, re.MULTILINE))
     return sorted(there)
+
+
+def leads(pid: int) -> bool:
+    """Whether it is rank 0, which leads if one does."""
+    with contextlib.suppress(OSError):
+        return b"RANK=0" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return False
 
 
 def parent(pid: int) -> int:

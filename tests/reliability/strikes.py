@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 Signal = signal.Signals
 ROLES = ("launcher", "hub", "sandbox", "init", "agent", "rank", "worker")
+LEADER = "leader"
+"""The rank that a GPU runs, in jobs that have one."""
 DEADLY = (Signal.SIGKILL, Signal.SIGTERM, Signal.SIGINT)
 LONGEST_STOP_S = 3.0
 
@@ -90,6 +92,7 @@ def right_codes(strike: Strike, agent_catches: bool) -> Callable[[int], bool]:
         "init": {forwarded},
         "agent": {forwarded},
         "rank": {1},
+        LEADER: {1},
         "worker": {1},
     }[strike.role]
     if (

@@ -170,6 +170,17 @@ def test_the_users_own_sitecustomize_still_runs(tmp_path, fake, run):
     assert out == f"theirs time {tmp_path}/sitecustomize.py"
 
 
+@pytest.mark.parametrize("run", [{}, {"PHANTORA_RUN_DIR": "/nonexistent"}])
+def test_a_run_inside_of_a_run_has_two_hooks(tmp_path, fake, run):
+    """Both are on the path; each runs once, and then the user's own."""
+    outer, own = tmp_path / "outer", tmp_path / "own"
+    outer.symlink_to(HOOK)
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("print('theirs')\n")
+    out = python("print('job')", preload=fake, paths=(HOOK, outer, own), **run)
+    assert out.split() == ["theirs", "job"]
+
+
 def test_start_up_outside_a_run_imports_nothing_heavy():
     loaded = python("import sys; print('ctypes' in sys.modules)")
     assert loaded == "False"

@@ -1,6 +1,7 @@
 """Why it exists: a job that fails must end as it would on GPUs: its own message, torchrun's exit
 code, its own time-outs."""
 
+import json
 import sys
 
 import pytest
@@ -54,12 +55,12 @@ def test_a_rank_that_never_comes_runs_into_the_watchdogs_time_out(phantora):
 def test_a_rank_that_a_signal_ends_is_named(phantora, tmp_path, name):
     report = tmp_path / "report.json"
     job = "torchrun", "--nproc-per-node", 2, JOBS / "killed.py", name
-    done = phantora("--quiet", "--report", report, *job)
+    done = phantora("--report", report, *job)
     assert done.returncode == 1
-    lines = [line for line in done.stderr.splitlines() if "was killed by" in line]
-    assert len(lines) == 1
-    assert f"rank 1 was killed by {name}; on node-0; " in lines[0]
-    assert f"rank 1 was killed by {name}" in report.read_text()
+    (line,) = [line for line in done.stderr.splitlines() if "was killed by" in line]
+    assert line.startswith("phantora-ns: the command failed with exit code 1; on node-0; ")
+    assert f"; rank 1 was killed by {name}" in line
+    assert json.loads(report.read_text())["killed"] == [f"rank 1 was killed by {name}; on node-0"]
 
 
 def test_a_forked_child_gets_the_errors_of_real_cuda(phantora):

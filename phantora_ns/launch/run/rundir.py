@@ -20,6 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from phantora_ns.hub.deaths import ERROR
 from phantora_ns.launch.errors import LaunchError, cure_of
 from phantora_ns.launch.machine.installation import SANDBOX
 from phantora_ns.protocol import RANK_STATS_FILE
@@ -27,7 +28,6 @@ from phantora_ns.protocol import RANK_STATS_FILE
 _PREFIX = "phantora-ns-"
 _NAME = re.compile(_PREFIX + "[a-z0-9_]{8}")  # what tempfile.mkdtemp makes of the prefix
 _LOCK = "owner.lock"
-_ERROR = "error"  # startup/sitecustomize.py
 _ERROR_MOST = 200  # characters of it that are said
 _MARKER = b"phantora-ns run directory: deleted by a later run once its owner has died\n"
 _SOCKET_PATH_MAX = 107  # sizeof sockaddr_un.sun_path less the final zero (unix(7))
@@ -175,7 +175,7 @@ def about_error(path: Path) -> str:
     """What to add to the message of a job that failed: the first error of a rank, in one line; nothing when none
     told any."""
     try:
-        text = (path / _ERROR).read_text(errors="replace")
+        text = (path / ERROR).read_text(errors="replace")
     except OSError:
         return ""
     return "; " + (text if len(text) <= _ERROR_MOST else text[:_ERROR_MOST] + "...")
