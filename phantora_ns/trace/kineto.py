@@ -69,6 +69,11 @@ ITEM_BYTES = {
 }
 
 
+TOO_LARGE = 2**63
+"""Times, in ns, and all other numbers are less: since 1970 there are 1.8e18 ns."""
+MOST_SHOWN = 60  # characters of a wrong value
+
+
 class TraceError(Exception):
     """A file that is not a Kineto trace with GPU activity; str() is one line that says which and
     why."""
@@ -177,11 +182,43 @@ def read_events(path: Path | str) -> tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 def nanoseconds(microseconds: int | float | str | Decimal) -> int:
-    """Microseconds to the nearest nanosecond. Raises ValueError when it is no finite number."""
+    """Microseconds to the nearest nanosecond. Raises ValueError when it is no number, or none of 64 bits."""
     try:
-        return int((Decimal(microseconds) * 1000).to_integral_value())
-    except (InvalidOperation, OverflowError, TypeError) as error:
-        raise ValueError(f"{microseconds!r} is no time") from error
+        found = int((Decimal(microseconds) * 1000).to_integral_value())
+    except (InvalidOperation, OverflowError, TypeError, ValueError) as error:
+        raise ValueError(f"{_shown(microseconds)} is no time") from error
+    if abs(found) >= TOO_LARGE:
+        raise ValueError(f"{_shown(microseconds)} us is no time of a trace")
+    return found
+
+
+def _shown(value: object) -> str:
+    """A value of a file in a message of one line."""
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "..."
+
+
+def _number(value: Any, what: str) -> int:
+    """Raises ValueError when `value` is no whole number of 64 bits."""
+    try:
+        found = int(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{what} is {_shown(value)}, which is no number") from error
+    if abs(found) >= TOO_LARGE:
+        raise ValueError(f"{what} is {_shown(value)}, which is too large")
+    return found
+
+
+def _number_or_none(value: Any, what: str) -> int | None:
+    return None if value is None else _number(value, what)
+
+
+def _name(event: dict[str, Any]) -> str:
+    """Raises ValueError when the event's name is no text."""
+    name = event["name"]
+    if not isinstance(name, str):
+        raise ValueError(f"an event's name is {_shown(name)}")
+    return name
 
 
 def _span(event: dict[str, Any]) -> tuple[int, int]:
@@ -194,14 +231,16 @@ def _span(event: dict[str, Any]) -> tuple[int, int]:
 def collective_of(name: str, arguments: dict[str, Any]) -> Collective:
     """What a communication kernel does: from its arguments if PyTorch wrote any, else from its
     name."""
-    members = arguments.get("Group size")
+    members = _number_or_none(arguments.get("Group size"), "Group size")
     stated = COLLECTIVES.get(str(arguments.get("Collective name", "")))
     if stated is None:
         match = re.match(rf"{COMMUNICATION}_([A-Za-z]+)", name)
         return Collective(
             KERNEL_COLLECTIVES.get(match[1], match[1]) if match else name, None, members
         )
-    elements = max(int(arguments.get("In msg nelems", 0)), int(arguments.get("Out msg nelems", 0)))
+    elements = max(
+        _number(arguments.get(name, 0), name) for name in ("In msg nelems", "Out msg nelems")
+    )
     item = ITEM_BYTES.get(str(arguments.get("dtype")))
     return Collective(stated, elements * item if item else None, members)
 
@@ -217,15 +256,17 @@ class _Operators:
         for event in sorted(events, key=lambda e: e["cat"] == "cpu_op"):
             arguments = event.get("args", {})
             number = arguments.get("External id")
-            if STEP.match(event["name"]):
+            name = _name(event)
+            if STEP.match(name):
                 continue
             start, end = _span(event)
+            number = _number_or_none(number, "External id")
             shapes = arguments.get("Input Dims")
             text = json.dumps(shapes, default=str) if shapes else ""
             if number is not None:
-                self.by_id[int(number)] = (event["name"], int(number), text)
+                self.by_id[number] = (name, number, text)
             threads[event.get("pid"), event.get("tid")].append(
-                (start, -end, -1 if number is None else int(number), event["name"], text)
+                (start, -end, -1 if number is None else number, name, text)
             )
         self.threads = {}
         for thread, spans in threads.items():
@@ -307,23 +348,23 @@ def _build(path: str, content: dict[str, Any], events: list[dict[str, Any]]) -> 
         launched = nanoseconds(host["ts"]) if host else None
         number = arguments.get("External id", host["args"].get("External id") if host else None)
         operator, instance, shapes = operators.find(
-            None if number is None else int(number), host, launched
+            _number_or_none(number, "External id"), host, launched
         )
-        name = event["name"]
+        name = _name(event)
         activities.append(
             Activity(
                 name,
                 event["cat"],
-                int(arguments.get("stream", 0)),
+                _number(arguments.get("stream", 0), "stream"),
                 start,
                 end,
                 launched,
                 operator,
                 instance,
                 shapes,
-                tuple(arguments.get("grid", ())),
+                tuple(_number(part, "grid") for part in arguments.get("grid", ())),
                 collective_of(name, arguments) if name.startswith(COMMUNICATION) else None,
-                arguments.get("source"),
+                _number_or_none(arguments.get("source"), "source"),
             )
         )
     if not activities:
@@ -336,7 +377,7 @@ def _build(path: str, content: dict[str, Any], events: list[dict[str, Any]]) -> 
             a.name,
         )
     )
-    rank = content.get("distributedInfo", {}).get("rank")
+    rank = _number_or_none(content.get("distributedInfo", {}).get("rank"), "rank")
     steps, endless = _steps(events, activities)
     return Trace(path, rank, steps, tuple(activities), endless)
 

@@ -1,0 +1,65 @@
+"""Why it exists: cluster files and traces come from users. No content of one may end in anything but its use or a
+refusal in our words (files.py). Some hundred files here, many thousands every night."""
+
+import os
+import random
+
+import pytest
+
+from phantora_ns.trace.kineto import TraceError, nanoseconds, read_trace
+from tests.fuzz.files import KINDS, LONGEST_S, Kind, search, traces, wrong_with
+
+NIGHT_S = 1200
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_no_content_breaks_a_reader(tmp_path, name):
+    tried, wrong = search(name, tmp_path, 1, 400, 10 * LONGEST_S)
+    assert not wrong, "\n".join(wrong)
+    assert tried == 400
+
+
+def test_what_a_reader_may_not_do_is_seen(tmp_path):
+    def fails(path):
+        raise KeyError(path)
+
+    def refuses(path):
+        raise TraceError(f"{path}: so\nthere")
+
+    for use, words in ((fails, "KeyError"), (refuses, "several lines")):
+        kind = Kind(".json", traces, lambda source, text: text, use, (TraceError,))
+        assert words in wrong_with(kind, tmp_path / "trace.json")
+
+
+@pytest.mark.parametrize("text", [text for kind in KINDS.values() for text in kind.good()])
+def test_files_without_mistakes_are_used(tmp_path, text):
+    kind = KINDS["trace" if text.startswith("{") else "cluster"]
+    path = tmp_path / f"file{kind.suffix}"
+    path.write_text(text)
+    (tmp_path / "good.json").write_text(traces()[0])
+    kind.use(path)
+
+
+def test_times_of_traces_have_64_bits():
+    assert nanoseconds("1795768764000000.125") == 1795768764000000125  # microseconds since 1970
+    for wrong in (1e300, 10**400, 2**63, float("inf"), "soon", [1]):
+        with pytest.raises(ValueError, match="is no time"):
+            nanoseconds(wrong)
+
+
+def test_a_name_that_is_no_text_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "trace.json"
+    path.write_text(traces()[0].replace('"sm90_gemm"', "[7]"))
+    with pytest.raises(TraceError, match=r"damaged: ValueError: an event's name is \[7\]$"):
+        read_trace(path)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(NIGHT_S + 600)
+def test_minutes_of_files(tmp_path):
+    seed = int(os.environ.get("CAMPAIGN_SEED") or random.randrange(10**6))
+    print(f"seed {seed}: python -m tests.fuzz.files --seed {seed} repeats these")
+    for name in KINDS:
+        tried, wrong = search(name, tmp_path, seed, float("inf"), NIGHT_S / len(KINDS))
+        print(f"{name}: {tried} files")
+        assert not wrong, "\n".join(wrong)
