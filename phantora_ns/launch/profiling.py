@@ -10,6 +10,7 @@ run of its own, because the profiler that times kernels slows every call.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,8 @@ def run_profile(argv: Sequence[str], options: RunOptions, profile: ProfileOption
     if profile.record != KERNELS:
         rank = named[0] if named and profile.record == HOST else 0
         again = " once more" if done else ""
+        if done:
+            _forget_report(first)
         code, _ = _run(
             replace(first, databases=_with(into, first.databases)),
             rank,
@@ -103,6 +106,8 @@ def _record_kernels(
     rank: int | None = first.leading.rank
     while rank is not None:
         of = "" if named is None else f" of {len(named)}"
+        if led:
+            _forget_report(first)
         code, runner = _run(
             replace(first, databases=_with(into, first.databases)),
             rank,
@@ -129,6 +134,8 @@ def _record_values(first: RunRequest, output: Path | None, ranks: Sequence[int])
     _check_output(into, read)
     kept = 0
     for rank in ranks:
+        if kept:
+            _forget_report(first)
         code, runner = _run(
             replace(first, record_into=into),
             rank,
@@ -142,6 +149,14 @@ def _record_values(first: RunRequest, output: Path | None, ranks: Sequence[int])
         option = "replay" if output is None else f"replay:{output}"
         say(f"{kept} values recorded on {_ranks(ranks)}; in {into}; replay them: --values {option}")
     return 0
+
+
+def _forget_report(first: RunRequest) -> None:
+    """The report is that of the last run. When that one ends without, the report of an earlier one would be taken for
+    it."""
+    if first.report is not None:
+        with suppress(OSError):  # the next run finds out, and says so
+            first.report.unlink(missing_ok=True)
 
 
 def _run(first: RunRequest, rank: int, record: str, announcement: str) -> tuple[int, Runner]:

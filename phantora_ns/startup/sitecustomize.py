@@ -144,7 +144,10 @@ def _keep_error(environ):
     except Exception:
         said = ""
     text = f"rank {rank}: {type(error).__name__}" + (f": {said}" if said else "")
-    os.write(file, text.encode(errors="replace"))
+    try:
+        os.write(file, text.encode(errors="replace"))
+    except OSError:  # a full disk; the rank's own message is on the screen in any case
+        pass
     os.close(file)
 
 

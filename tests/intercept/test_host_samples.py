@@ -6,6 +6,7 @@ import math
 import random
 import statistics
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -210,6 +211,32 @@ def test_the_probe_s_samples_from_before_the_first_rank_measured_give_way(
         speed.look()
         found.append(samples_of(tmp_path).speed)
     assert found == pytest.approx([1 / 8, 1 / 2, 1 / 3, 1 / 3]), "the last is an interruption"
+
+
+SMALL = """
+import os, sys
+from pathlib import Path
+from phantora_ns.kernels.database import host_samples as of
+here = Path(sys.argv[1])
+try:
+    of.make_samples(here, of.Reference(1))
+except OSError as error:
+    sys.exit(error.strerror)
+file = here / of.HOST_SAMPLES_FILE
+assert file.stat().st_blocks * 512 >= file.stat().st_size, "a sparse file: a full disk would kill who writes"
+print(of.HostSamplesHeader.unpack(file.read_bytes()).capacity)
+"""
+
+
+@pytest.mark.parametrize(
+    "size, said", [("1g", "65536"), ("2m", "4096"), ("64k", "No space left on device")]
+)
+def test_the_file_has_real_blocks_and_as_many_slots_as_there_is_room_for(tmp_path, size, said):
+    mount = f'mount -t tmpfs -o size={size} none "{tmp_path}" && exec "$0" -c "$1" "{tmp_path}"'
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", mount, sys.executable, SMALL], capture_output=True, text=True
+    )
+    assert (done.stdout + done.stderr).strip() == said
 
 
 def test_the_probe_is_work():

@@ -253,6 +253,27 @@ def test_processes_that_add_at_once_lose_nothing(tmp_path):
         assert database.summary()["runs"] == database.summary()["signatures"] == 12
 
 
+def test_what_a_killed_writer_left_is_deleted_by_the_next(tmp_path, files):
+    """Killed for real while it writes, several times: at last one file and its lock are there."""
+    out, context = tmp_path / "out.sqlite", multiprocessing.get_context("fork")
+    (tmp_path / ".other.sqlite.7.new").touch()
+    left = 0
+    for _ in range(20):
+        process = context.Process(target=databases.add, args=(out, files))
+        process.start()
+        while process.is_alive() and not list(tmp_path.glob(".out.sqlite.*.new")):
+            pass
+        process.kill()
+        process.join()
+        left += len(list(tmp_path.glob(".out.sqlite.*.new*")))
+    assert left > 0
+    runs = databases.add(out, files)
+    beside = {path.name for path in tmp_path.iterdir()}
+    assert beside == {"out.sqlite", ".out.sqlite.lock", ".other.sqlite.7.new"}
+    with Database.open(out) as database:
+        assert database.runs() == runs
+
+
 def test_where_databases_are_found(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr(databases, "SHIPPED", tmp_path / "shipped")

@@ -338,3 +338,25 @@ def test_who_leads_next():
     # estimated once, measured later in the same run
     assert next_leader(report(0, r0=0, r1=9000), [0]) is None
     assert next_leader(None, [0]) is None
+
+
+def test_a_stage_of_a_profile_does_not_leave_the_report_of_the_one_before(tmp_path, monkeypatch):
+    """Else a run that is ended by a signal would be said to have gone well."""
+    report, codes = tmp_path / "report.json", iter((0, 143))
+
+    def run(request, rank, record, announcement):
+        assert not report.exists()
+        code = next(codes)
+        if code == 0:
+            report.write_text("{}")
+        return code, SimpleNamespace(report={})
+
+    monkeypatch.setattr(profiling, "_run", run)
+    first = RunRequest.__new__(RunRequest)
+    monkeypatch.setattr(profiling, "replace", lambda request, **_: request)
+    object.__setattr__(first, "report", report)
+    object.__setattr__(first, "leading", SimpleNamespace(rank=0))
+    object.__setattr__(first, "databases", ())
+    monkeypatch.setattr(profiling, "_with", lambda into, databases: databases)
+    assert profiling._record_kernels(first, tmp_path / "out", (0, 1)) == (143, [0])
+    assert not report.exists()

@@ -28,7 +28,9 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=2, help="of the cheap job")
     parser.add_argument("--torch", action="store_true", help="torchrun and PyTorch instead")
     parser.add_argument("--led", action="store_true", help="rank 0 leads on an emulated GPU")
-    parser.add_argument("--role", choices=(*ROLES, LEADER), help="only this one; strikes are other ones then")
+    parser.add_argument(
+        "--role", choices=(*ROLES, LEADER), help="only this one; strikes are other ones then"
+    )
     parser.add_argument("--log", type=Path, help="a line of JSON for each strike")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="none begins later")
     return parser.parse_args()

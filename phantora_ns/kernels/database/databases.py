@@ -19,7 +19,7 @@ from phantora_ns.home import home_folder
 from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.database.records import Run, union
 from phantora_ns.kernels.database.schema import DatabaseError, reported
-from phantora_ns.kernels.database.writer import save
+from phantora_ns.kernels.database.writer import save, sweep
 
 SHIPPED = Path(str(resources.files("phantora_ns"))) / "data" / "kernels"
 SUFFIX = ".sqlite"
@@ -137,10 +137,13 @@ def add(out: Path | str, inputs: Iterable[Path | str]) -> list[Run]:
     """Merges the inputs into `out`, which need not exist, nor its folder. Returns all runs that it
     then holds.
 
-    A second process that does the same waits. Raises DatabaseError.
+    A second process that does the same waits. What one left that was killed while it wrote is deleted. Raises
+    DatabaseError.
     """
     out = Path(out)
     with _alone(out):
+        with reported(out, "written"):
+            sweep(out)
         return merge(out, [*([out] if out.is_file() else []), *inputs])
 
 

@@ -6,6 +6,7 @@ the report says how much was measured, and later runs are charged it (docs/host-
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from phantora_ns.protocol import (
     HostSamplesSlot,
 )
 
-CAPACITY = 1 << 16
+CAPACITY, FEWEST = 1 << 16, 1 << 10
+"""Slots of call sites, where there is room, and at least. What finds no slot is counted as lost."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,23 @@ class Reference:
         return round(ns - early + early * self.early_permille / 1000)
 
 
+def _capacity(free_bytes: int) -> int:
+    """A power of two, so that the file takes at most half of the room that is left."""
+    capacity = CAPACITY
+    while capacity > FEWEST and capacity * HOST_SAMPLES_SLOT.size > free_bytes // 2:
+        capacity //= 2
+    return capacity
+
+
 def make_samples(run_dir: Path, reference: Reference) -> None:
-    """The file that the ranks measure into. Raises OSError."""
+    """The file that the ranks measure into, of real blocks: on a sparse file, a full disk would kill who writes.
+    Raises OSError."""
+    room = os.statvfs(run_dir)
+    capacity = _capacity(room.f_bavail * room.f_frsize)
     head = HostSamplesHeader(
         magic=HOST_SAMPLES_MAGIC,
         version=HOST_SAMPLES_VERSION,
-        capacity=CAPACITY,
+        capacity=capacity,
         lost=0,
         reference_ns=reference.probe_ns,
         probe_ns=0,
@@ -56,7 +69,10 @@ def make_samples(run_dir: Path, reference: Reference) -> None:
     )
     with open(run_dir / HOST_SAMPLES_FILE, "wb") as file:
         file.write(head.pack())
-        file.truncate(HOST_SAMPLES_HEADER.size + CAPACITY * HOST_SAMPLES_SLOT.size)
+        file.flush()
+        os.posix_fallocate(
+            file.fileno(), 0, HOST_SAMPLES_HEADER.size + capacity * HOST_SAMPLES_SLOT.size
+        )
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ same content, so that the file that ships can be built again and compared.
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,6 +26,9 @@ _PUT_SAMPLE = (
     "ON CONFLICT (signature, run) DO UPDATE SET "
     + ", ".join(f"{name} = excluded.{name}" for name in _SAMPLE_COLUMNS[2:])
 )
+
+
+_SCRATCH = ".new"
 
 
 class Writer:
@@ -133,13 +137,22 @@ class Writer:
         )
 
 
+def sweep(path: Path) -> None:
+    """Deletes what `save` left of the database in `path` when its process was killed. Only for who keeps others from
+    saving it meanwhile. Raises OSError."""
+    name = re.compile(re.escape(f".{path.name}.") + r"\d+" + re.escape(_SCRATCH) + "(-journal)?")
+    for beside in path.parent.iterdir():
+        if name.fullmatch(beside.name):
+            beside.unlink(missing_ok=True)
+
+
 def save(path: Path, gpu: str, runs: list[Run]) -> None:
     """Replaces the database in `path`. A process that reads the old file goes on reading that.
 
     `runs` are in the order of their uid (records.union). A failure leaves `path` as it was. Raises
     DatabaseError.
     """
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
+    scratch = path.with_name(f".{path.name}.{os.getpid()}{_SCRATCH}")
     try:
         scratch.unlink(missing_ok=True)
         connection = schema.make(scratch, gpu, wal=False)

@@ -7,6 +7,10 @@ collectives here.
 
 import ctypes
 import os
+import queue
+import select
+import signal
+import socket
 import threading
 import time
 import timeit
@@ -18,6 +22,7 @@ from common import check, differs, run_checks
 
 RANK, WORLD, LOCAL = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
 TIMEOUT = timedelta(seconds=20)
+WAIT_S = 0.3  # of waits with a time-out
 OVERHEAD_S = (
     0.01  # launches, events and the interpreter around them: CPU time of some hundred calls
 )
@@ -187,6 +192,46 @@ def a_late_rank_is_waited_for():
     # adding five million numbers is less than a second
     if not 3 <= simulated < 5:
         yield f"{simulated} s of simulated time"
+
+
+@check
+def waits_with_a_time_out_are_real_and_pass_no_simulated_time():
+    """What ends them comes in real time (docs/host-time.md)."""
+    rung = []
+    handler = signal.signal(signal.SIGALRM, lambda *_: rung.append(time.monotonic()))
+
+    def alarm():
+        signal.setitimer(signal.ITIMER_REAL, WAIT_S)
+        while not rung:
+            signal.pause()
+
+    here, _there = socket.socketpair()
+    waits = {
+        "Event.wait": lambda: threading.Event().wait(WAIT_S),
+        "Condition.wait": lambda: held(threading.Condition()),
+        "Queue.get": lambda: empty(queue.Queue()),
+        "select": lambda: select.select([here], [], [], WAIT_S),
+        "setitimer": alarm,
+    }
+    for name, wait in waits.items():
+        simulated, real = time.perf_counter(), time.monotonic()
+        wait()
+        simulated, real = time.perf_counter() - simulated, time.monotonic() - real
+        if not simulated < OVERHEAD_S < WAIT_S <= real + 0.001:
+            yield f"{name}: {simulated} s of simulated time, {real} s of real time"
+    signal.signal(signal.SIGALRM, handler)
+
+
+def held(condition):
+    with condition:
+        condition.wait(WAIT_S)
+
+
+def empty(numbers):
+    try:
+        numbers.get(timeout=WAIT_S)
+    except queue.Empty:
+        pass
 
 
 @check
