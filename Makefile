@@ -45,7 +45,7 @@ LAUNCHER_OBJECTS := $(LAUNCHER_SOURCES:%.c=$(OBJ)/%.o)
 FLOWS_OBJECTS := $(FLOWS_SOURCES:%.c=$(OBJ)/%.o)
 C_FILES := '*.c' '*.h' '*.cpp'
 
-.PHONY: build demo frameworks transformer-engine smoke versions truth test test-all bench bench-micro accuracy accuracy-nightly sanitize \
+.PHONY: build demo frameworks transformer-engine smoke versions truth test test-all bench bench-micro accuracy accuracy-nightly sanitize sanitize-all \
 	docs lint lint-python lint-c format clean wheel native native-alone native-c native-c-alone venv values values-alone
 .DELETE_ON_ERROR:
 
@@ -350,9 +350,21 @@ OBJECTS := $(INTERCEPT_OBJECTS) $(LEADER_OBJECTS) $(LAUNCHER_OBJECTS) $(FLOWS_OB
 # The tests of the interceptor and of the leader's library that need no PyTorch, against C parts built with
 # AddressSanitizer and UndefinedBehaviorSanitizer. Tests that measure time are left out.
 SANITIZED = tests/intercept $(addprefix tests/leader/test_,calls.py gpu_load.py map_and_random.py measure.py samples.py)
+SANITIZERS = -fsanitize=address,undefined -fno-omit-frame-pointer
+AS_SANITIZED = UBSAN_OPTIONS=halt_on_error=1 ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0
+INTO_SANITIZED = LIB=$(abspath build/sanitize/lib) OBJ=$(abspath build/sanitize/obj) SANITIZE='$(SANITIZERS)'
 sanitize: venv
 	@+$(PYTEST_TOO)
-	$(Q)$(MAKE) --no-print-directory native-c LIB=build/sanitize/lib OBJ=build/sanitize/obj \
-		SANITIZE='-fsanitize=address,undefined -fno-omit-frame-pointer'
-	PHANTORA_TEST_LIB=$(abspath build/sanitize/lib) ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0 \
-		UBSAN_OPTIONS=halt_on_error=1 $(VENV)/bin/python -m pytest $(SANITIZED)
+	$(Q)$(MAKE) --no-print-directory native-c $(INTO_SANITIZED)
+	PHANTORA_TEST_LIB=$(abspath build/sanitize/lib) $(AS_SANITIZED) $(VENV)/bin/python -m pytest $(SANITIZED)
+
+# Also the flow engine, into a Python that has the sanitizer preloaded, and the values library, in jobs of PyTorch: a copy
+# of the package whose C parts are the sanitized ones. Ten minutes.
+TREE = build/sanitize/tree
+sanitize-all: sanitize
+	$(Q)$(MAKE) --no-print-directory values-alone $(INTO_SANITIZED) TORCH_PYTHON=$(VENV)/bin/python
+	PHANTORA_TEST_LIB=$(abspath build/sanitize/lib) LD_PRELOAD=$$($(CC) -print-file-name=libasan.so) $(AS_SANITIZED) \
+		$(VENV)/bin/python -m pytest $(wildcard tests/sim/test_flows*.py)
+	$(Q)rm -rf $(TREE) && mkdir -p $(TREE) && git ls-files -z | xargs -0 cp --parents -t $(TREE)
+	$(Q)ln -s $(abspath build/sanitize/lib) $(TREE)/phantora_ns/lib
+	cd $(TREE) && PYTHONPATH=$(abspath $(TREE)) $(AS_SANITIZED) $(abspath $(VENV))/bin/python -m pytest tests/values

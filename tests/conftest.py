@@ -28,6 +28,16 @@ def no_kernel_times_of_the_user(tmp_path_factory):
     os.environ["XDG_DATA_HOME"] = str(tmp_path_factory.mktemp("data-home"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def flows_of_the_tested_build():
+    """The flow engine of another build, such as a sanitized one."""
+    if "PHANTORA_TEST_LIB" in os.environ:
+        from phantora_ns.sim import _flow_native
+
+        _flow_native.LIBRARY = Path(os.environ["PHANTORA_TEST_LIB"]) / _flow_native.LIBRARY.name
+        assert _flow_native.NativeEngine.available()
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The repository's top folder."""

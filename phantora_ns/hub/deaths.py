@@ -1,10 +1,11 @@
 """Ranks that end by a signal.
 
 Why it exists: a process that the kernel kills cannot say so. Its parent reports a number, and often
-which rank it was only among many other lines. The launcher says it in the run's last line, and the report keeps it. The hub has a descriptor of each client's process, which
-tells how it ended. The first that ends by a signal is named; the others follow from it. Nothing is said
-when a rank failed by itself before that, when the launcher ends the job, or when whoever started
-the rank has ended too: others report these.
+which rank it was only among many other lines. The launcher says it in the run's last line, and the
+report keeps it. The hub has a descriptor of each client's process, which tells how it ended. The first
+that ends by a signal is named; the others follow from it. Nothing is noted when a rank failed by itself
+before that, when the launcher ends the job, or when whoever started the rank has ended too: others
+report these.
 """
 
 from __future__ import annotations

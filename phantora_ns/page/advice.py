@@ -71,7 +71,9 @@ def _failures(report: dict[str, Any]) -> list[dict[str, Any]]:
         _entry("error", text, None, "Correct the job's communication.") for text in report["errors"]
     ]
     found += [
-        _entry("warning", f"{text[0].upper()}{text[1:]}", None, "The job's own log says what followed.")
+        _entry(
+            "warning", f"{text[0].upper()}{text[1:]}", None, "The job's own log says what followed."
+        )
         for text in report.get("killed", [])
     ]
     if report["messages"] is None:

@@ -2,8 +2,9 @@
 
 Why it exists: people judge a step by how much of the hardware it uses. This is HFU, hardware FLOP
 utilisation: it counts what was done, recomputed activations too. MFU needs the model's own count, which
-only the user knows (`--model-flop`). Rules: both divide by the step that the report and the summary show (step_part.py),
-so that a reader's own division gives the same; kernels that multiply and whose work is not known are counted beside them.
+only the user knows (`--model-flop`). Rules: both divide by the step that the summary shows
+(step_part.py), so that a reader's own division gives the same; kernels that multiply and whose work is
+not known are counted beside them.
 """
 
 from __future__ import annotations
@@ -82,7 +83,10 @@ def _hfu(
         return None, "the cluster's description is gone"
     at_peak_ns = 0.0
     for at in COUNTED:
-        flop, name = float(sum(Fraction(one.flop[at], one.steps) for one in done)), Precision.LABELS[at]
+        flop, name = (
+            float(sum(Fraction(one.flop[at], one.steps) for one in done)),
+            Precision.LABELS[at],
+        )
         if flop and not gpu.peak_flop_per_ns.get(name):
             return None, f"the peak of {gpu.name} in {name} is not known"
         if flop:

@@ -33,7 +33,7 @@ class _Result(ctypes.Structure):
 
 
 @cache
-def _library(path: Path = LIBRARY) -> ctypes.CDLL:
+def _library(path: Path) -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     signatures = {
         "new": (c_void_p, [c_int32, POINTER(c_double), c_int64]),
@@ -92,7 +92,7 @@ class NativeEngine:
         131,000."""
         values = list(capacities)
         self._link_count = len(values)
-        self._library = _library()
+        self._library = _library(LIBRARY)
         self._engine = self._library.ph_flows_new(
             len(values), (c_double * len(values))(*values), budget
         )

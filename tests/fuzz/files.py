@@ -1,16 +1,20 @@
-"""Why it exists: users hand us cluster files and traces. Whatever is in one, it is used, or refused in our words: no
-other exception, no endless work. Here good files are changed at random, several mistakes at a time.
+"""Why it exists: users hand us cluster files, traces and databases of kernel times. Whatever is in
+one, it is used, or refused in our words: no other exception, no endless work. Here good files are
+changed at random, several mistakes at a time.
 
     .venv/bin/python -m tests.fuzz.files [--seconds 600] [--seed S] [KIND...]
 
-A cluster that is accepted must also carry an all-reduce; a trace that is accepted must be comparable with another one.
+A cluster that is accepted must also carry an all-reduce; a trace that is accepted must be comparable
+with another one; of a database all that is read of one is read (tests/kernels/test_damage.py).
 """
 
 import argparse
 import copy
+import importlib
 import json
 import random
 import signal
+import sqlite3
 import sys
 import tempfile
 import time
@@ -21,6 +25,7 @@ from typing import Any, NamedTuple
 
 from phantora_ns.config import load_cluster
 from phantora_ns.config.toml_table import ConfigError
+from phantora_ns.kernels.database.database import Database, DatabaseError
 from phantora_ns.sim.collectives import CollectiveModel
 from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.topology import Topology
@@ -35,16 +40,31 @@ ALL_REDUCE, BYTES = 0, 1 << 20
 ODD: list[Any] = [None, True, "", " ", "x" * 5000, "\0", "-1", "nan", "1e400", [], {}, [[]], {"a": {}}, 0, -1, 1, 2**31,
                   2**63, 2**64, 10**400, -0.0, 1e-320, 1e308, float("inf"), float("nan")]  # fmt: skip
 QUANTITIES = ("0", "-1", "1e400", "1e-300", "nan", "inf", "9" * 400, "0.0000001", "1e30", "1_0", "")
+CELLS = (
+    None,
+    -1,
+    0,
+    2**62,
+    -(2**63),
+    1.5,
+    float("inf"),
+    "x",
+    "",
+    b"",
+    b"\xff",
+    b"\x81\x01\x02",
+    b"\x91" * 600,
+)
 UNITS = ("Gbit/s", "Mbit/s", "GB/s", "us", "ms", "ns", "s", "%", "GiB", "", "parsec")
 
 
 class Kind(NamedTuple):
-    """`good`: files that are fine, as text. `change` makes one mistake. `use` raises what is in `refusals`, or uses
-    the file to its end."""
+    """`good`: the contents of files that are fine. `change` makes one mistake. `use` raises what is in `refusals`, or
+    uses the file to its end."""
 
     suffix: str
-    good: Callable[[], list[str]]
-    change: Callable[[random.Random, str], str]
+    good: Callable[[], list[bytes]]
+    change: Callable[[random.Random, bytes], bytes]
     use: Callable[[Path], None]
     refusals: tuple[type[Exception], ...]
 
@@ -56,15 +76,16 @@ class TooLong(BaseException):
 # ---- cluster files ----
 
 
-def clusters() -> list[str]:
+def clusters() -> list[bytes]:
     graph = '[[fault]]\nlink = "node-0/nic-0 -> rail-0"\nbandwidth = "25%"\nfrom = "1 ms"\n'
     graph += '[[fault]]\ngpu = "node-0/gpu-1"\nspeed = "90%"\n[nccl]\npxn = false\n'
     shipped = [path.read_text() for path in sorted((ROOT / "topologies").glob("*.toml"))]
-    return shipped + [(ROOT / "topologies/h200-rail.toml").read_text() + graph]
+    with_faults = (ROOT / "topologies/h200-rail.toml").read_text() + graph
+    return [text.encode() for text in (*shipped, with_faults)]
 
 
-def change_cluster(source: random.Random, text: str) -> str:
-    lines = text.splitlines()
+def change_cluster(source: random.Random, content: bytes) -> bytes:
+    lines = content.decode(errors="surrogateescape").splitlines() or [""]
     at = source.randrange(len(lines))
     key, equals, value = lines[at].partition("=")
     way = source.randrange(9)
@@ -87,7 +108,7 @@ def change_cluster(source: random.Random, text: str) -> str:
     elif equals:
         number = "".join(c for c in value if c.isdigit())
         lines[at] = lines[at].replace(number, source.choice(QUANTITIES), 1) if number else key
-    return "\n".join(lines)
+    return "\n".join(lines).encode(errors="surrogateescape")
 
 
 def use_cluster(path: Path) -> None:
@@ -116,7 +137,7 @@ def use_cluster(path: Path) -> None:
 # ---- traces ----
 
 
-def traces() -> list[str]:
+def traces() -> list[bytes]:
     """Two steps, with operators, launches, a copy and a collective."""
     events: list[dict[str, Any]] = []
 
@@ -175,7 +196,7 @@ def traces() -> list[str]:
         "distributedInfo": {"rank": 0, "world_size": 8},
         "traceEvents": events,
     }
-    return [json.dumps(top)]
+    return [json.dumps(top).encode()]
 
 
 def nodes_of(value: Any) -> list[tuple[Any, Any]]:
@@ -194,24 +215,26 @@ def nodes_of(value: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-def change_trace(source: random.Random, text: str) -> str:
+def change_trace(source: random.Random, content: bytes) -> bytes:
+    text = content.decode()
     if source.random() < 0.2:
         at = source.randrange(len(text))
-        return text[:at] + source.choice(("", "\0", '"', "}", "[" * 5000, text[at:at + 50])) + text[at + 1:]  # fmt: skip
+        put = source.choice(("", "\0", '"', "}", "[" * 5000, text[at : at + 50]))
+        return (text[:at] + put + text[at + 1 :]).encode()
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return text
+        return content
     there = nodes_of(value)
     if not there:
-        return text
+        return content
     container, key = source.choice(there)
     if source.random() < 0.2:
         del container[key]
     else:
         others = [one[at] for one, at in there]
         container[key] = copy.deepcopy(source.choice(ODD if source.random() < 0.7 else others))
-    return json.dumps(value)
+    return json.dumps(value).encode()
 
 
 def use_trace(path: Path) -> None:
@@ -223,8 +246,84 @@ def use_trace(path: Path) -> None:
         "\n".join(diff_text.text(result, 10))
 
 
+# ---- databases ----
+
+
+def of_the_test(name: str) -> Any:
+    """A module of tests/kernels, which is no package."""
+    folder = str(ROOT / "tests/kernels")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(name)
+
+
+def databases() -> list[bytes]:
+    """Two recordings with something of every kind."""
+    recorded = of_the_test("recorded")
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in ("one.sqlite", "two.sqlite")]
+        for seed, path in enumerate(paths):
+            recorded.varied(path, path.stem, seed)
+        return [path.read_bytes() for path in paths]
+
+
+def change_database(source: random.Random, content: bytes) -> bytes:
+    """Bytes of its pages, its length, cells of several rows, its tables."""
+    way = source.randrange(10)
+    if way < 3 and content:
+        changed = bytearray(content)
+        for _ in range(source.choice((1, 8, 200))):
+            changed[source.randrange(len(changed))] = source.randrange(256)
+        return bytes(changed)
+    if way == 3:
+        return content[: source.randrange(len(content) + 1)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "database"
+        path.write_bytes(content)
+        connection = sqlite3.connect(path, isolation_level=None)
+        try:
+            connection.execute("PRAGMA ignore_check_constraints = 1")
+            connection.execute("PRAGMA foreign_keys = 0")
+            asked = "SELECT name FROM sqlite_schema WHERE type = 'table'"
+            table = source.choice([name for (name,) in connection.execute(asked)])
+            columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+            column = source.choice(columns)
+            if way == 4:
+                connection.execute(source.choice((
+                    f"DROP TABLE {table}", f"DELETE FROM {table} WHERE abs(random()) % 2",
+                    f"ALTER TABLE {table} DROP COLUMN {column}", f"ALTER TABLE {table} RENAME COLUMN {column} TO other",
+                    f"INSERT OR IGNORE INTO {table} SELECT * FROM {table}", "PRAGMA user_version = 7",
+                    "PRAGMA application_id = 7")))  # fmt: skip
+            else:
+                value = source.choice((*CELLS, source.randbytes(source.choice((1, 9, 600)))))
+                connection.execute(
+                    f"UPDATE OR IGNORE {table} SET {column} = ? WHERE abs(random()) % ? = 0",
+                    (value, source.choice((1, 2, 10))),
+                )
+        except (sqlite3.Error, IndexError, UnicodeDecodeError):  # it is damaged already
+            return content
+        finally:
+            connection.close()
+        return path.read_bytes()
+
+
+def use_database(path: Path) -> None:
+    """All that is read; the first refusal is raised when everything has been tried."""
+    refusal = None
+    with tempfile.TemporaryDirectory() as folder, Database.open(path) as database:
+        for read in of_the_test("test_damage").readers(path, database, Path(folder)):
+            try:
+                read()
+            except DatabaseError as error:
+                refusal = refusal or error
+                assert path.name in str(error) and "\n" not in str(error), error
+    if refusal is not None:
+        raise refusal
+
+
 KINDS = {
     "cluster": Kind(".toml", clusters, change_cluster, use_cluster, (ConfigError,)),
+    "database": Kind(".sqlite", databases, change_database, use_database, (DatabaseError,)),
     "trace": Kind(".json", traces, change_trace, use_trace, (TraceError,)),
 }
 
@@ -252,12 +351,12 @@ def wrong_with(kind: Kind, path: Path) -> str | None:
     return None
 
 
-def changed(kind: Kind, source: random.Random) -> str:
+def changed(kind: Kind, source: random.Random, good: list[bytes]) -> bytes:
     """A good file with a few mistakes."""
-    text = source.choice(kind.good())
+    content = source.choice(good)
     for _ in range(source.randint(1, MOST_CHANGES)):
-        text = kind.change(source, text) or "\n"
-    return text
+        content = kind.change(source, content) or b"\n"
+    return content
 
 
 def search(
@@ -265,13 +364,14 @@ def search(
 ) -> tuple[int, list[str]]:
     """(how many files were tried, what was wrong with some, each with its number)."""
     kind, wrong, began, number = KINDS[name], [], time.monotonic(), 0
-    (folder / f"good{kind.suffix}").write_text(kind.good()[-1])
+    good = kind.good()
+    (folder / f"good{kind.suffix}").write_bytes(good[-1])
     path = folder / f"changed{kind.suffix}"
     while number < files and time.monotonic() - began < seconds and len(wrong) < 10:
-        path.write_text(changed(kind, random.Random(f"{seed}-{number}")), errors="surrogatepass")
+        path.write_bytes(changed(kind, random.Random(f"{seed}-{number}"), good))
         found = wrong_with(kind, path)
         if found:
-            wrong.append(f"{name} {seed}-{number}: {found}\n{path.read_text()[:2000]}")
+            wrong.append(f"{name} {seed}-{number}: {found}\n{path.read_bytes()[:2000]!r}")
         number += 1
     return number, wrong
 

@@ -92,8 +92,8 @@ def test_mfu_is_the_models_share_of_what_all_gpus_could_do(ranks, length_ns, eac
 
 @given(st.lists(st.integers(10**6, 10**9), min_size=1, max_size=8), st.randoms())
 def test_a_readers_division_gives_hfu(lengths_ns, random):
-    """Ranks meet their optimizers at times of their own, so few steps differ in the mean by rank. HFU and MFU are of the
-    step that is shown, which is the lowest rank's."""
+    """Ranks meet their optimizers at times of their own, so few steps differ in the mean by rank. HFU
+    and MFU are of the step that is shown, which is the lowest rank's."""
     each = 10**12
     clients = [
         multiplies(1, length_ns, bf16=each)[0] | {"rank": rank}

@@ -9,15 +9,18 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from phantora_ns.config import load_gpu
 from phantora_ns.config.device_conf import write_device_conf
+from phantora_ns.launch import profiling
 from phantora_ns.launch.errors import UsageError
 from phantora_ns.launch.machine import gpus
 from phantora_ns.launch.profiling import next_leader
 from phantora_ns.launch.record.leaders import parse_leaders
+from phantora_ns.launch.run.run_request import RunRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "phantora_ns" / "lib" / "libphantora.so"

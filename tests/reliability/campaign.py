@@ -1,6 +1,7 @@
 """Strikes a job's runs at random, and says what was wrong after each.
 
-    python -m tests.reliability.campaign [--runs N] [--seed S] [--first N] [--torch | --led] [--role ROLE] [--log FILE]
+    python -m tests.reliability.campaign [--runs N] [--seed S] [--first N] [--torch | --led] [--shows] [--role ROLE]
+                                         [--log FILE]
 
 Why it exists: what a test kills on purpose is known to end well. A campaign finds the rest. Strike N of
 seed S hits the same role with the same signal, at the same part of its life: `--first N --runs 1
@@ -28,6 +29,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=2, help="of the cheap job")
     parser.add_argument("--torch", action="store_true", help="torchrun and PyTorch instead")
     parser.add_argument("--led", action="store_true", help="rank 0 leads on an emulated GPU")
+    parser.add_argument("--shows", action="store_true", help="also traces and a page")
     parser.add_argument(
         "--role", choices=(*ROLES, LEADER), help="only this one; strikes are other ones then"
     )
@@ -55,7 +57,12 @@ def keep(file: Path, options: argparse.Namespace, strike: Strike, run: Run) -> N
 
 def main() -> int:
     options = read_options()
-    job = with_torch() if options.torch else led(100) if options.led else cheap(options.nodes, 100)
+    if options.led:
+        job = led(100)
+    elif options.torch:
+        job = with_torch(options.shows)
+    else:
+        job = cheap(options.nodes, 100, options.shows)
     began = time.monotonic()
     done: collections.Counter[tuple[str, str]] = collections.Counter()
     bad = 0

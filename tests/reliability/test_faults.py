@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability.faults import Fault, FaultRange, draw
+from tests.reliability.faults import STEPS, Fault, FaultRange, draw
 from tests.reliability.hostile import machines
+from tests.reliability.runs import led
 
 RUN_DIR = "ROOT/runtime/phantora-ns-*"
 NIGHT_S = 2.5 * 3600
@@ -79,7 +80,10 @@ def test_all_hostile_machines(in_range):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3 * 3600)
-def test_every_call_fails_once(in_range):
+@pytest.mark.parametrize("leads", [False, True])
+def test_every_call_fails_once(in_range, tmp_path, leads):
+    if leads:
+        in_range = FaultRange(tmp_path, led(STEPS))
     seed = os.environ.get("CAMPAIGN_SEED") or str(random.randrange(10**6))
     print(f"seed {seed}: python -m tests.reliability.fault_campaign --seed {seed} repeats these")
     wrong, begin = [], os.times().elapsed

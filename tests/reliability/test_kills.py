@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.reliability.runs import Range, cheap, shared_memory, with_torch
+from tests.reliability.runs import Range, cheap, led, shared_memory, with_torch
 from tests.reliability.strikes import Signal, Strike, draw
 
 HALF, ALL = 0.5, 300
@@ -59,7 +59,7 @@ def strikes(there, count):
     seed = os.environ.get("CAMPAIGN_SEED") or str(random.randrange(10**6))
     print(f"seed {seed}: python -m tests.reliability.campaign --seed {seed} repeats these")
     for number in range(count):
-        strike = draw(f"{seed}-{number}", there.lives)
+        strike = draw(f"{seed}-{number}", there.lives, there.roles)
         run = there.fire(strike)
         if run.wrong:
             yield f"{number} {strike}: {run.wrong}\n{run.err[-3000:]}"
@@ -74,8 +74,16 @@ def test_hundreds_of_strikes(in_range):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3 * 3600)
-def test_strikes_at_torchrun():
+@pytest.mark.parametrize(
+    "job, count",
+    [
+        pytest.param(with_torch(), ALL // 10, id="torchrun"),
+        pytest.param(led(100), ALL // 5, id="a leader"),
+        pytest.param(cheap(2, 100, shows=True), ALL // 5, id="traces and a page"),
+    ],
+)
+def test_strikes_at_other_jobs(job, count):
     folder = Path(tempfile.mkdtemp(prefix="pr-", dir="/tmp"))
-    wrong = list(strikes(Range(folder, with_torch()), ALL // 10))
+    wrong = list(strikes(Range(folder, job), count))
     shutil.rmtree(folder)
     assert not wrong, "\n".join(wrong)

@@ -242,7 +242,8 @@ def test_the_first_error_that_ends_a_rank_is_kept(fake, tmp_path, rank_does, kep
 
 
 def test_a_full_disk_leaves_the_rank_its_own_message(fake, tmp_path):
-    room = f'mount -t tmpfs -o size=4k,nr_inodes=4 none "{tmp_path}" && head -c 4096 /dev/zero > "{tmp_path}/full"; exec "$@"'
+    mount = f'mount -t tmpfs -o size=4k,nr_inodes=4 none "{tmp_path}"'
+    room = mount + f' && head -c 4096 /dev/zero > "{tmp_path}/full"; exec "$@"'
     base = {k: v for k, v in os.environ.items() if not k.startswith(("PHANTORA", "LD_PRELOAD"))}
     done = subprocess.run(
         ["unshare", "-rm", "sh", "-c", room, "sh", sys.executable, "-c", "raise ValueError('own')"],

@@ -155,8 +155,12 @@ def reported(path: Path, doing: str) -> Iterator[None]:
     "written"."""
     try:
         yield
+    except UnicodeDecodeError as error:  # SQLite's own message names what is damaged
+        raise DatabaseError(
+            f"{path}: is no kernel-time database, or damaged: a name that is not UTF-8"
+        ) from error
     except sqlite3.Error as error:
-        code = _code(error)
+        code, said = _code(error), " ".join(str(error).split())
         if code in _BUSY:
             raise DatabaseError(
                 f"{path}: is locked by another process; wait until that has finished, then try again"
@@ -167,13 +171,13 @@ def reported(path: Path, doing: str) -> Iterator[None]:
             ) from error
         if doing == "read" and code in _UNREADABLE:
             raise DatabaseError(
-                f"{path}: cannot be read: {error}; look at the disk and at ulimit -n, then try again"
+                f"{path}: cannot be read: {said}; look at the disk and at ulimit -n, then try again"
             ) from error
         if doing == "read":
             raise DatabaseError(
-                f"{path}: is no kernel-time database, or damaged: {error}"
+                f"{path}: is no kernel-time database, or damaged: {said}"
             ) from error
-        raise DatabaseError(f"{path}: cannot be {doing}: {error}") from error
+        raise DatabaseError(f"{path}: cannot be {doing}: {said}") from error
     except OSError as error:
         raise DatabaseError(f"{path}: cannot be {doing}: {error.strerror or error}") from error
 
