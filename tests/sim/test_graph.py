@@ -100,6 +100,10 @@ def test_what_the_dead_have_queued_takes_place_for_nobody(graph):
     for number in range(1, 6):
         ends = [reduce(graph, front, client, number, [number - 1, 0, 0]) for client in (0, 1)]
     lonely = reduce(graph, front, 0, 6, [5, 0, 0])  # 1 never reached it
+    for number in (5, 6):  # and a stream of 0 waits for both
+        wait = graph.expression(0, [number - 1, 0, 0]), graph.expression(0, [number, 0, 0])
+        graph.stall(0, 0, *wait)
+    graph.mark(0, graph.expression(0, [6, 0, 0]), 0, 0, ())
     graph.run()
     assert graph.close({0: 80, 1: 90}, [2, 3]) == {0, 1}
     assert graph.size() == 0
