@@ -119,8 +119,16 @@ class Deaths:
         # What the kernel killed for lack of memory, the launcher counts itself.
         if number == signal.SIGKILL and memory_kills() == self._memory_kills:
             text += "; another program sent it, or the kernel: see dmesg"
-        with suppress(OSError), self._error.open("x") as file:  # the report has it in any case
-            file.write(text)
+        with suppress(OSError):  # the report has it in any case
+            self._tell_first(text)
+
+    def _tell_first(self, text: str) -> None:
+        """Before an error of another rank, which may be quicker to say what follows from this. Raises OSError."""
+        with suppress(FileNotFoundError):
+            text += f"; {self._error.read_text(errors='replace')}"
+        scratch = self._error.with_suffix(".new")
+        scratch.write_text(text)
+        scratch.replace(self._error)
 
 
 def memory_kills(events: Path = Path("/proc/vmstat")) -> int:
