@@ -32,7 +32,8 @@ PH_API(void, phantora_operator_begin,
     }
     for (; kept < shapes && kept < SHAPES / 4 && used + ranks[kept] <= SHAPES; kept++) {
         operator_now.rank[kept] = ranks[kept];
-        memcpy(operator_now.dims + used, dims + used, ranks[kept] * sizeof *dims);
+        if (ranks[kept]) /* of scalars alone, there is no `dims` */
+            memcpy(operator_now.dims + used, dims + used, ranks[kept] * sizeof *dims);
         used += ranks[kept];
     }
     operator_now.name = name;

@@ -326,6 +326,17 @@ def test_a_rank_that_polls_does_not_hold_the_job_for_ever(waiting, monkeypatch, 
     assert stands_still(stillness, client, 60) and stillness.past_sleepers
 
 
+def test_patience_is_longer_on_a_busy_machine(waiting, monkeypatch):
+    """There the job's own actions are farther apart. Seen at a load of 10: an answer went past a rank
+    that slept now and then."""
+    monkeypatch.setattr(module, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(module.os, "getloadavg", lambda: (20.0 * module.os.cpu_count(), 0.0, 0.0))
+    stillness, client = module.Stillness(), Idle(waiting("loop(lambda: usleep(20000))"))
+    assert not stands_still(stillness, client, 3.0)
+    monkeypatch.setattr(module.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert stands_still(stillness, client, 60) and stillness.past_sleepers
+
+
 def test_patience_does_not_run_while_a_rank_works(waiting, monkeypatch):
     """Its first sleep after three times the patience is not one of many."""
     monkeypatch.setattr(module, "WORKS_S", 0.05)
@@ -350,6 +361,7 @@ def test_a_rank_that_was_stopped_and_then_sleeps_for_once_is_waited_for(waiting,
 def test_sleepers_lose_our_patience_at_the_same_time(waiting, monkeypatch):
     monkeypatch.setattr(module, "PATIENCE_S", 2.0)
     monkeypatch.setattr(module, "WORK_PATIENCE_S", 1000.0)
+    monkeypatch.setattr(module, "_crowd", lambda: 1.0)
     code = "[os.fork() for _ in range(3)]; loop(lambda: usleep(100000))"
     stillness, client, begin = module.Stillness(), Idle(waiting(code)), time.thread_time()
     looks = 0
