@@ -12,6 +12,7 @@ import argparse
 import collections
 import json
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -56,6 +57,7 @@ def keep(file: Path, options: argparse.Namespace, strike: Strike, run: Run) -> N
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is under way is ended, too
     options = read_options()
     if options.led:
         job = led(100)

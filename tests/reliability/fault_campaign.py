@@ -12,6 +12,7 @@ import collections
 import errno
 import json
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -53,6 +54,7 @@ def chosen(options: argparse.Namespace, sites: dict[str, int]) -> list[Fault]:
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what is under way is ended, too
     options = read_options()
     began = time.monotonic()
     done: collections.Counter[str] = collections.Counter()
