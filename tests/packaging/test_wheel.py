@@ -181,6 +181,7 @@ def test_it_runs_without_a_compiler_and_says_what_is_missing(installation, root)
     assert str(root) not in doctor.stdout + said, "it uses this tree"
 
 
+@pytest.mark.nightly  # a minute of the compiler
 def test_with_a_compiler_the_first_job_compiles_the_values_library(installation):
     compiles, missing = "compiling the values library for torch", "values library is not in use"
     first = run_job(installation, path=os.defpath)

@@ -68,7 +68,7 @@ def test_beside_a_busy_loop_per_core_a_job_has_the_same_steps(run):
     assert statistics.median(differences) <= 0.03, differences
 
 
-@pytest.mark.slow
+@pytest.mark.nightly  # without load, tests/torch/test_repeat.py holds it in every run
 @pytest.mark.timeout(600)
 def test_a_job_that_was_measured_repeats_to_the_byte_beside_load(run):
     run("home")
