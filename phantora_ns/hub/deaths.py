@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from phantora_ns.hub.processes import ENDED, parent_of, read_stat
 from phantora_ns.hub.registry import Client
+from phantora_ns.whole_file import replacing
 
 ENDS = "ends"
 """A file in RUN_DIR: the launcher makes it before it ends the job."""
@@ -126,9 +127,8 @@ class Deaths:
         """Before an error of another rank, which may be quicker to say what follows from this. Raises OSError."""
         with suppress(FileNotFoundError):
             text += f"; {self._error.read_text(errors='replace')}"
-        scratch = self._error.with_suffix(".new")
-        scratch.write_text(text)
-        scratch.replace(self._error)
+        with replacing(self._error) as scratch:
+            scratch.write_text(text)
 
 
 def memory_kills(events: Path = Path("/proc/vmstat")) -> int:

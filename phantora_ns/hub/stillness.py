@@ -17,8 +17,8 @@ processes one after another, so a single look could miss an action that is passe
 A thread that sleeps again and again keeps the job from standing still for ever. Once it has slept for
 PATIENCE_S at one place of its code, without any action of the job, it is left out from then on. Only
 its sleep counts: a rank that has been stopped, that waits for a disk or for a processor, and then
-sleeps for once is waited for, however busy the machine is. On a busy machine the job's own actions are
-farther apart, and patience is as much longer (`_crowd`). While a rank works, patience does not run. A
+sleeps for once is waited for, however busy the machine is. On a busy machine the job itself is slower,
+so patience is longer in proportion (`_crowd`). While a rank works, patience does not run. A
 rank that only wakes up to look works less than WORKS of the time. What works all the time without
 being a rank is left out after WORK_PATIENCE_S. Each answer that is released past such a thread is
 counted: it may come out differently in another run.
@@ -53,8 +53,8 @@ UNSEEN_S = 0.5
 """A client whose PID we cannot see, and a leader, which waits for a real GPU, must not have moved for
 this long."""
 PATIENCE_S = 10.0
-"""A thread that has slept this long at one place, without an action, sleeps again and again; on a machine that has
-nothing else to do."""
+"""On an idle machine: a thread that has slept this long at one place, without an action of the job,
+sleeps again and again."""
 SURVEY_S = 0.25
 """How often all sleepers are looked at, and not the first alone. A longer time from one look to the next
 counts as no more than twice this: the thread may have done something else in between."""
@@ -75,9 +75,14 @@ Place = tuple[int, int]  # PID and TID
 
 
 def _crowd() -> float:
-    """How many threads there are to each processor, at least 1: by so much longer does what the job
-    does take here."""
+    """Runnable threads per processor (load average of the last minute), at least 1. The job's own
+    actions take about that many times as long as on an idle machine."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def _too_long(slept_s: float) -> bool:
+    """Whether patience with a sleeper is over. The load is read only when it matters."""
+    return slept_s >= PATIENCE_S and slept_s >= PATIENCE_S * _crowd()
 
 
 class Look(NamedTuple):
@@ -196,7 +201,6 @@ class Stillness:
         self.past_sleepers = hindered = False
         hinders: list[Place] = []
         survey = now >= self._next_survey
-        patience_s = PATIENCE_S * _crowd()
         for process, acts in self._tree(acting, clients):
             try:
                 for tid, thread in process.look():
@@ -215,7 +219,7 @@ class Stillness:
                                 self._busy = place
                                 return None
                             hinders.append(place)
-                        elif self._slept_s(place, thread, now, survey) >= patience_s:
+                        elif _too_long(self._slept_s(place, thread, now, survey)):
                             hinders.append(place)
                         elif survey:
                             hindered = True

@@ -59,8 +59,8 @@ def arithmetic_part(
 
 
 def _of_ranks(clients: list[dict[str, Any]]) -> list[Done]:
-    """Of each rank that told its steps, by rank. Where torchrun has started a job again, a rank is several
-    processes; the first one with steps counts, as in step_part.py."""
+    """The work of each rank whose steps are known, in order of ranks. After a restart by torchrun a rank has had
+    several processes; the first one with steps counts, as in step_part.py."""
     found: dict[int, Done] = {}
     for client in clients:
         rank, done = client["rank"], done_of(client.get("steps", []))
@@ -77,16 +77,13 @@ def _of_a_step(done: list[Done], at: int) -> int:
 def _hfu(
     done: list[Done], step_ns: Fraction, gpu: GpuModel | None
 ) -> tuple[float | None, str | None]:
-    """Time that the arithmetic of a step takes at the peak, in the mean of all ranks, over the step's; or why it
-    is not known."""
+    """The time that one step's arithmetic takes at the GPU's peak (mean of all ranks), divided by the step's time;
+    or why it is not known."""
     if gpu is None:
         return None, "the cluster's description is gone"
     at_peak_ns = 0.0
     for at in COUNTED:
-        flop, name = (
-            float(sum(Fraction(one.flop[at], one.steps) for one in done)),
-            Precision.LABELS[at],
-        )
+        flop, name = _of_a_step(done, at), Precision.LABELS[at]
         if flop and not gpu.peak_flop_per_ns.get(name):
             return None, f"the peak of {gpu.name} in {name} is not known"
         if flop:

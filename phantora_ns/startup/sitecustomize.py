@@ -365,8 +365,9 @@ def _after_leading(environ):
 
 
 def _chained(own_folder):
-    """What runs the next `sitecustomize` on the path, as Python would have done without us. Only what comes after
-    our own folder: in a run inside of a run the next one is the outer run's hook, which goes on after itself."""
+    """A function that runs the next `sitecustomize` on the path, which Python would have run without ours. Only
+    folders after our own are searched: if one run starts another, the path has a hook of each, and a hook that also
+    searched before itself would find the other one again, without end."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 

@@ -182,7 +182,8 @@ def read_events(path: Path | str) -> tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 def nanoseconds(microseconds: int | float | str | Decimal) -> int:
-    """Microseconds to the nearest nanosecond. Raises ValueError when it is no number, or none of 64 bits."""
+    """Microseconds as whole nanoseconds, rounded. Raises ValueError when it is not a number, or when the
+    result does not fit into 64 bits (signed)."""
     try:
         found = int((Decimal(microseconds) * 1000).to_integral_value())
     except (InvalidOperation, OverflowError, TypeError, ValueError) as error:
@@ -193,7 +194,7 @@ def nanoseconds(microseconds: int | float | str | Decimal) -> int:
 
 
 def _shown(value: object) -> str:
-    """A value of a file in a message of one line."""
+    """The value as text for an error message, shortened so that the message stays one line."""
     text = repr(value)
     return text if len(text) <= MOST_SHOWN else text[:MOST_SHOWN] + "..."
 

@@ -200,7 +200,7 @@ def traces() -> list[bytes]:
 
 
 def nodes_of(value: Any) -> list[tuple[Any, Any]]:
-    """(container, key) of everything in a JSON value."""
+    """(container, key) of every value inside of a JSON value, so that it can be replaced or deleted."""
     found: list[tuple[Any, Any]] = []
     items = (
         value.items()
@@ -329,7 +329,8 @@ KINDS = {
 
 
 def wrong_with(kind: Kind, path: Path) -> str | None:
-    """What a file does that it may not, in words; None when it is used or refused."""
+    """Describes what went wrong when a file was read: another exception, a time-out, a poor message. None when it was
+    used, or refused as it should be."""
 
     def give_up(*_: object) -> None:
         raise TooLong

@@ -327,8 +327,8 @@ def test_a_rank_that_polls_does_not_hold_the_job_for_ever(waiting, monkeypatch, 
 
 
 def test_patience_is_longer_on_a_busy_machine(waiting, monkeypatch):
-    """There the job's own actions are farther apart. Seen at a load of 10: an answer went past a rank
-    that slept now and then."""
+    """A busy machine slows down the job, so a sleeping rank needs more time. Seen at a load of 10: the hub
+    answered without waiting for a rank that would have gone on."""
     monkeypatch.setattr(module, "PATIENCE_S", 0.2)
     monkeypatch.setattr(module.os, "getloadavg", lambda: (20.0 * module.os.cpu_count(), 0.0, 0.0))
     stillness, client = module.Stillness(), Idle(waiting("loop(lambda: usleep(20000))"))

@@ -19,7 +19,8 @@ WAIT = 'env -0 > "$0.part" && mv "$0.part" "$0" && exec sleep infinity'
 
 @contextlib.contextmanager
 def one_gpu(folder: Path) -> Iterator[dict[str, str]]:
-    """The environment of processes on a machine with one GPU; `folder` must be there."""
+    """Yields the environment variables with which a process finds one (emulated) GPU. `folder`: an existing folder
+    for the fake CUPTI and for what the outer run tells."""
     spec = importlib.util.spec_from_file_location("leading", ROOT / "tests/leader/leading.py")
     assert spec is not None and spec.loader is not None
     leading = importlib.util.module_from_spec(spec)

@@ -91,7 +91,8 @@ def cheap(nodes: int, steps: int, shows: bool = False) -> Job:
 
 
 def led(steps: int) -> Job:
-    """The cheap job on one node, whose rank 0 leads. Its agent must not look like that rank."""
+    """The cheap job on one node, led by rank 0. The launcher sets RANK=0 for a plain command; the agent runs without
+    it, or it would lead in the rank's place."""
     command = ("--", "env", "-u", "RANK", sys.executable, str(HERE / "job.py"), str(steps))
     return Job("job.py", command, ("--gpus-per-node", "2"), ("home/.cache",), led=True)
 
