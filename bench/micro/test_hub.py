@@ -9,7 +9,7 @@ import msgpack
 import pytest
 
 from phantora_ns.report.run_report import build_report
-from tests.hub.inprocess import Bench
+from tests.hub.inprocess import Bench, hub_json
 
 SYNC, COMM_INIT, OPS = 2, 5, 8
 ALL_REDUCE, FP32, SUM = 0, 7, 0
@@ -86,11 +86,7 @@ def finished(tmp_path):
         counts = {"comm_ns": 50, "comm_wait_ns": 10, "exposed_comm_ns": 20, "messages": 5}
         place = {"client": rank, "rank": rank, "node": rank // 8, "device": rank % 8}
         clients.append({**place, "shm": f"rank{rank}", **counts})
-    names = ("rollbacks", "revised", "late", "messages", "bad_messages", "expired_values")
-    past = ("answers_past_idle", "answers_past_sleepers")
-    counts = dict.fromkeys((*names, *past, "internal_errors", "hub_cpu_ns"), 0)
-    tables = {"errors": [], "unsupported_calls": {}, "warnings": {}, "guesses": {}}
-    hub = {"schema": 1, "simulated_ns": 2 * 10**9, **counts, **tables, "clients": clients}
+    hub = hub_json(simulated_ns=2 * 10**9, clients=clients)
     (tmp_path / "hub.json").write_text(json.dumps(hub))
     return tmp_path
 

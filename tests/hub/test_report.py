@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from client import STEP, Client, form
+from inprocess import hub_json
 
 from phantora_ns.config import load_cluster
 from phantora_ns.config.description import write_cluster
@@ -99,30 +100,15 @@ def run_dir(tmp_path):
         {"client": i, "rank": rank, "device": rank, "shm": shm, **counts}
         for i, (rank, shm) in enumerate([(1, "b"), (0, "a"), (1, "c"), (-1, "d")])
     ]
-    (tmp_path / "hub.json").write_text(
-        json.dumps(
-            {
-                "schema": 1,
-                "simulated_ns": 6_000_000_000,
-                "rollbacks": 3,
-                "revised": 0,
-                "answers_past_idle": 0,
-                "answers_past_sleepers": 0,
-                "late": 0,
-                "messages": 20,
-                "bad_messages": 0,
-                "expired_values": 0,
-                "internal_errors": 0,
-                "hub_cpu_ns": 1000,
-                "errors": [],
-                "killed": [],
-                "unsupported_calls": {"cudaFoo": 3},
-                "warnings": {},
-                "guesses": {},
-                "clients": clients,
-            }
-        )
+    hub = hub_json(
+        simulated_ns=6_000_000_000,
+        rollbacks=3,
+        messages=20,
+        hub_cpu_ns=1000,
+        unsupported_calls={"cudaFoo": 3},
+        clients=clients,
     )
+    (tmp_path / "hub.json").write_text(json.dumps(hub))
     return tmp_path
 
 

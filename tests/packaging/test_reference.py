@@ -11,6 +11,7 @@ from phantora_ns.config import load_cluster
 from phantora_ns.config.toml_table import Table
 from phantora_ns.protocol import RANK_STATS_FILE, Precision
 from phantora_ns.report.run_report import build_report
+from tests.hub.inprocess import hub_json
 
 CLUSTERS = {
     "rail": """
@@ -106,14 +107,10 @@ def test_clusters_md_shows_every_key_of_graphs_and_faults(root, keys_of_clusters
 def report(tmp_path):
     """The report of a run of one rank whose statistics are lost: every field is there."""
     counts = ("comm_ns", "comm_wait_ns", "exposed_comm_ns", "messages")
-    fields = ("simulated_ns", "rollbacks", "revised", "answers_past_idle", "answers_past_sleepers",
-              "messages", "bad_messages", "expired_values", "hub_cpu_ns")  # fmt: skip
     client = {"rank": 0, "node": 0, "device": 0, "shm": "a", **dict.fromkeys(counts, 0)}
     flop = [0] * len(Precision.LABELS)
     client["steps"] = [[step * 1000, 0, 0, 0, flop] for step in range(5)]
-    texts = {"unsupported_calls": {}, "warnings": {}, "guesses": {}, "errors": [], "killed": []}
-    hub = {"clients": [client], **texts, **dict.fromkeys(fields, 0)}
-    (tmp_path / "hub.json").write_text(json.dumps(hub))
+    (tmp_path / "hub.json").write_text(json.dumps(hub_json(clients=[client])))
     run = {"cluster": "h200-rail", "nodes": 1, "gpus_per_node": 1}
     (tmp_path / "run.json").write_text(json.dumps(run))
     (tmp_path / RANK_STATS_FILE).mkdir()
