@@ -83,7 +83,9 @@ static int64_t drawn_uw(const struct ph_time *time, uint64_t duration_ns, int64_
 {
     const struct ph_power *power = &ph_spec()->power;
     int64_t per_flop = 0, most = 3 * power->available_uw;
-    if (time->bound_by == PH_BOUND_BY_COMPUTE) per_flop = power->flop_fj[time->precision];
+    /* products without tensor cores are bound by the issue of instructions */
+    if (time->bound_by == PH_BOUND_BY_COMPUTE || time->bound_by == PH_BOUND_BY_ISSUE)
+        per_flop = power->flop_fj[time->precision];
     if (time->bound_by == PH_BOUND_BY_ATTENTION) per_flop = power->attention_flop_fj;
     if (!per_flop || !time->flop) return power->drawn_uw[time->bound_by];
     uint64_t rate = (time->halved ? time->flop / 2 : time->flop) / duration_ns;

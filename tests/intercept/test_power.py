@@ -62,7 +62,9 @@ MODEL = Power(
     limit=690.0,
     idle=130.0,
     drawn=(400.0, 1000.0, 600.0, 400.0, 400.0, 560.0),
-    per_flop=tuple({"bf16": 1.0, "tf32": 2.0}.get(name, 0.0) for name in Precision.LABELS),
+    per_flop=tuple(
+        {"bf16": 1.0, "tf32": 2.0, "fp32": 2.0}.get(name, 0.0) for name in Precision.LABELS
+    ),
     attention_per_flop=1.2,
     exponent=1.5,
     link=0.5,
@@ -324,7 +326,12 @@ RATE = 100_000
 products = st.tuples(
     st.integers(MS // 2, 4 * MS),
     st.sampled_from(
-        [(COMPUTE, Precision.BF16), (COMPUTE, Precision.TF32), (ATTENTION, Precision.BF16)]
+        [
+            (COMPUTE, Precision.BF16),
+            (COMPUTE, Precision.TF32),
+            (ISSUE, Precision.FP32),  # without tensor cores
+            (ATTENTION, Precision.BF16),
+        ]
     ),
     st.integers(
         RATE, 6 * RATE
@@ -348,7 +355,7 @@ def test_products_take_an_energy_per_flop(power, mix, idle):
         power.ph_power_waited_locked(now)
     joules = 0.0
     for (duration, (bound_by, precision), rate, halved), kernel in zip(mix, found, strict=True):
-        each = MODEL.per_flop[precision] if bound_by == COMPUTE else MODEL.attention_per_flop
+        each = MODEL.attention_per_flop if bound_by == ATTENTION else MODEL.per_flop[precision]
         flop = duration * rate / (2 if halved else 1)
         joules += (
             1e-3 * each * flop * (kernel.clock_khz / 1e3 / MODEL.highest) ** (MODEL.exponent - 1)

@@ -60,8 +60,7 @@ COMPLEX = {4, 5, 6, 15}  # of cudaDataType
 TENSOR_COMPUTE = {74: "fp16", 75: "bf16", 77: "tf32"}
 FP64_TENSOR_COMPUTE = 70  # CUBLAS_COMPUTE_64F
 WITHOUT_TENSOR_CORES = {"fp32", "fp64"}
-"""Peaks of the ordinary arithmetic units. What such products draw was not measured; they count as bound
-by the issue of instructions."""
+"""Peaks of the ordinary arithmetic units. Such products count as bound by the issue of instructions."""
 
 
 def data_type(code: int) -> tuple[int, str]:
