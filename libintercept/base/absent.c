@@ -23,7 +23,7 @@ enum { LOOK_MS = 20, GRACE_S = 3, REPRESENTATIVE = 1, PATH_BYTES = 600 };
 
 /* Of PHANTORA_FOLD, and where this process's rank is in it. */
 struct fold {
-    long period, block, world, rank, member;
+    long period, block, world, last, rank, member;
 };
 
 static long number_of(const char *name)
@@ -38,7 +38,8 @@ static long number_of(const char *name)
 static bool read_fold(struct fold *fold)
 {
     const char *text = ph_env("PHANTORA_FOLD");
-    if (!text || sscanf(text, "%ld,%ld,%ld", &fold->period, &fold->block, &fold->world) != 3)
+    if (!text || sscanf(text, "%ld,%ld,%ld,%ld", &fold->period, &fold->block, &fold->world,
+                        &fold->last) != 4)
         return false;
     fold->rank = number_of("RANK");
     if (fold->rank < 0 || fold->rank >= fold->world) return false;
@@ -127,7 +128,7 @@ __attribute__((constructor(101))) static void leave_out(void)
     if (!read_fold(&fold)) return;
     long members = fold.block / fold.period;
     check_place(&fold);
-    if (fold.member == 0 || fold.member >= members - 2) return;
+    if (fold.member == 0 || fold.member >= members - fold.last) return;
     if (fold.member == REPRESENTATIVE) {
         live(&fold);
         return;

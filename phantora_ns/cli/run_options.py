@@ -226,6 +226,15 @@ _OPTIONS = (
         "all ends the run. Needs --host-time model or none.",
     ),
     _option(
+        "--fold-witnesses",
+        type=click.Choice(["all", "first"]),
+        default=RunOptions.fold_witnesses,
+        show_default=True,
+        help="With --fold: which ranks run beside each that stands for others, to check that all do the same. "
+        "all: the first and the last two of those that are alike. first: the first alone, which is half the "
+        "memory, and shows less.",
+    ),
+    _option(
         "--work",
         metavar="'AMOUNT UNIT'",
         short="What a step does, for tokens per second.",

@@ -57,9 +57,18 @@ class Folding:
     def finish(self) -> str | None:
         """The run has ended. Returns why it could not be folded, if that shows only now."""
         self.likeness.finish()
-        said = None if self.refusal else self.witnesses.finish()
+        said = None if self.refusal else self.witnesses.finish() or self._stuck()
         self.refusal = self.refusal or said
         return said
+
+    def _stuck(self) -> str | None:
+        """Why the job cannot be folded, when an absent rank never got where its representative did."""
+        if not self.likeness.never:
+            return None
+        return (
+            "this job cannot be folded: a rank that does not run would wait for ever for communication that "
+            f"its representative does not wait for; in the job; {ADVICE}"
+        )
 
     def describe(self) -> dict[str, Any]:
         """For hub.json; docs/report.md has the fields."""

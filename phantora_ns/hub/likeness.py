@@ -24,6 +24,8 @@ class Likeness:
         self.different = 0
         self.most_ns = 0
         """The largest difference of a time."""
+        self.never = 0
+        """How many of the different ones have no time at all for the absent rank: it would still wait."""
 
     def times(self, told_ns: int, own: Vertex, lbts_ns: int | None) -> bool:
         """A representative was told `told_ns`, and the absent rank's own time is that of `own`. Returns
@@ -77,6 +79,7 @@ class Likeness:
     def _compare(self, told_ns: int, own: Vertex) -> bool:
         if own.time_ns is None:
             self.different += 1
+            self.never += 1
             return False
         return self._note(abs(own.time_ns - told_ns))
 

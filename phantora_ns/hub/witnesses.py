@@ -1,15 +1,16 @@
 """Whether the ranks that stand for others do what those would do, as far as running ranks can show.
 
 Why it exists: an absent rank is taken to do what its representative does. Three other members of its
-class run as witnesses. Everything that they report is compared with the representative's, one thing
+class run as witnesses, or one. Everything that they report is compared with the representative's, one thing
 after another: vertices and their time expressions (which hold every kernel's time), communication with
 its sizes and values, synchronisations, ends of steps. Queries are left out: which of them a rank can
 answer by itself depends on how far the hub knew time when it answered the one before. What a rank does
 upon an answer shows in what it reports next.
 
-The witness that is farthest from the representative decides: it must agree to the end. So shards that
-become smaller from some rank on are seen. The first and the last member may differ, since jobs let them
-log or save what others do not, and no absent rank is taken for them; their differences are reported.
+One witness decides (`Fold.deciding`): it must agree to the end. It is the one that is farthest from the
+representative, so shards that become smaller from some rank on are seen. The first and the last member
+may differ then, since jobs let them log or save what others do not, and no absent rank is taken for
+them; their differences are reported.
 """
 
 from __future__ import annotations
@@ -45,10 +46,6 @@ COUNTED = (
 """Rank statistics that must be equal in the end: what a rank did without a message."""
 
 
-FAR = 1
-"""Which of `Fold.witnesses` decides."""
-
-
 def meets_everyone(ops: Sequence[messages.Operation], size: int) -> bool:
     """Whether the sends and receives of a launch name every member of a communicator of `size` ranks,
     the caller included: an all-to-all with sizes of its own. Its peers are the same for every rank. Those
@@ -65,10 +62,13 @@ class Difference(NamedTuple):
 
 
 class Pair:
-    """A representative and one of its witnesses: the n-th process of one and the n-th of the other."""
+    """A representative and one of its witnesses: the n-th process of one and the n-th of the other.
+    `roots`: whether both must be the root of the same operations. The first member is that of what its class
+    gets from one rank, and the representative never is."""
 
-    def __init__(self, representative: int, witness: int) -> None:
+    def __init__(self, representative: int, witness: int, roots: bool) -> None:
         self.ranks = representative, witness
+        self._roots = roots
         self.clients: dict[int, Client] = {}
         """By side."""
         self._left: dict[str, tuple[deque[Item], deque[Item]]] = {
@@ -83,6 +83,8 @@ class Pair:
         """The representative (side 0) or the witness (1) has reported something. O(item)."""
         if self.difference is not None:
             return
+        if item[0] == "ops" and not self._roots:
+            item = item[:-1]
         left = self._left[item[0] if item[0] in TRAVELLING else ""]
         if not left[1 - side]:
             left[side].append(item)
@@ -133,7 +135,9 @@ class Witnesses:
         own = fold.representative(client.rank)
         pairs = self._classes.get((own, process))
         if pairs is None:
-            pairs = tuple(Pair(own, witness) for witness in fold.witnesses(own))
+            pairs = tuple(
+                Pair(own, witness, fold.member(witness) > 0) for witness in fold.witnesses(own)
+            )
             self._classes[own, process] = pairs
         sides = [
             (pair, pair.ranks.index(client.rank)) for pair in pairs if client.rank in pair.ranks
@@ -187,10 +191,11 @@ class Witnesses:
             },
         }
 
-    @staticmethod
-    def _verdict(pairs: tuple[Pair, ...]) -> str | None:
+    def _verdict(self, pairs: tuple[Pair, ...]) -> str | None:
         """Why the absent ranks of a class may do something else than their representative."""
-        found = pairs[FAR].difference
+        own = pairs[0].ranks[0]
+        deciding = self._fold.deciding(own)
+        found = next((pair.difference for pair in pairs if pair.ranks[1] == deciding), None)
         if found is None:
             return None
         return (
@@ -300,7 +305,7 @@ def _how(own: Item, other: Item) -> str:
     """How two items differ that have the same description."""
     if own[0] == "ops" and [op[4] for op in own[1]] != [op[4] for op in other[1]]:
         return " with another rank"
-    if own[0] == "ops" and (own[1] != other[1] or own[-1] != other[-1]):
+    if own[0] == "ops" and (own[1] != other[1] or own[6:] != other[6:]):
         return " with other values"
     if own[0] == "ops" and own[2] != other[2]:
         return " on another communicator"

@@ -29,6 +29,7 @@ def fold_part(
     return part | {
         "period": fold.period,
         "block": fold.block,
+        "witnesses": len(fold.witnesses(0)),
         "running": fold.running,
         "absent": fold.world - fold.running,
         "compared": found.get("compared"),
@@ -54,8 +55,15 @@ def fold_lines(part: dict[str, Any] | None) -> list[str]:
         return []
     return [
         f"folded: {part['running']} ranks ran, and stood for {part['absent']} more; "
-        f"{part['compared']} operations compared with witnesses"
+        f"{part['compared']} operations compared with {_beside(part['witnesses'])}"
     ]
+
+
+def _beside(witnesses: int) -> str:
+    """Which ranks were compared, for a person."""
+    if witnesses > 1:
+        return "witnesses"
+    return "the first of each class alone: smaller shards of later ranks would not be seen"
 
 
 def fold_warnings(part: dict[str, Any] | None) -> list[str]:

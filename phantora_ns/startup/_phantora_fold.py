@@ -40,7 +40,7 @@ class Fold:
     """The arithmetic of phantora_ns/model/fold.py, for a process that cannot import it."""
 
     def __init__(self, text):
-        self.period, self.block, self.world = map(int, text.split(","))
+        self.period, self.block, self.world, self.last = map(int, text.split(","))
         self.members = self.block // self.period
 
     def member(self, rank):
@@ -49,7 +49,7 @@ class Fold:
 
     def absent(self, rank):
         """Whether a rank does not run."""
-        return 2 <= self.member(rank) < self.members - 2
+        return 2 <= self.member(rank) < self.members - self.last
 
     def whole(self, ranks):
         """All members of the classes of these ranks."""

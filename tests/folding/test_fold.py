@@ -15,7 +15,15 @@ from phantora_ns.launch.run.folding import Job, choose
 from phantora_ns.model.fold import Fold
 
 ROOT = Path(__file__).resolve().parents[2]
-SHAPES = [(1, 5, 5), (2, 16, 16), (8, 64, 64), (1, 5, 10), (4, 40, 120), (8, 128, 1024)]
+SHAPES = [
+    (1, 5, 5, 2),
+    (2, 16, 16, 2),
+    (8, 64, 64, 0),
+    (1, 5, 10, 2),
+    (4, 40, 120, 0),
+    (8, 128, 1024, 2),
+    (1, 3, 3, 0),
+]
 
 
 def startup_fold():
@@ -35,12 +43,13 @@ def test_classes_partition_the_ranks(shape):
         assert len(one) == fold.members
         assert [fold.member(rank) for rank in one] == list(range(fold.members))
         assert {fold.representative(rank) for rank in one} == {one[1]}
-        assert set(fold.witnesses(one[0])) == {one[0], one[-2], one[-1]}
+        assert set(fold.witnesses(one[0])) == {one[0], *(one[-2:] if fold.last else ())}
+        assert fold.deciding(one[-1]) == (one[-2] if fold.last else one[0] or None)
         # the pattern repeats: neighbours in a class are a period apart, within one block
         assert {b - a for a, b in zip(one, one[1:])} == {fold.period}
         assert len({rank // fold.block for rank in one}) == 1
     running = [rank for rank in range(fold.world) if fold.runs(rank)]
-    assert len(running) == fold.running == 4 * len(classes)
+    assert len(running) == fold.running == (2 + fold.last) * len(classes)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -52,12 +61,14 @@ def test_the_start_up_hook_computes_the_same(shape):
 
 
 def test_a_group_is_known_when_it_is_whole_or_within_one_copy():
-    fold = startup_fold()("2,16,16")
+    fold = startup_fold()("2,16,16,2")
     assert fold.knows(range(16)) and fold.knows([4, 5]) and fold.knows(range(0, 16, 2))
     assert not fold.knows([0, 1, 2, 3]) and not fold.knows([0, 2, 14])
 
 
-@pytest.mark.parametrize("shape", [(0, 8, 8), (3, 8, 8), (2, 8, 12), (2, 8, 8), (16, 16, 16)])
+@pytest.mark.parametrize(
+    "shape", [(0, 8, 8), (3, 8, 8), (2, 8, 12), (2, 8, 8), (16, 16, 16), (4, 8, 8, 0)]
+)
 def test_numbers_that_do_not_fit_are_refused(shape):
     with pytest.raises(ValueError):
         Fold(*shape)
@@ -70,6 +81,13 @@ def job(command="torchrun --nnodes 8 --nproc-per-node 2 x.py", host="model", cha
     cluster = load_cluster("h200-rail", 8, 2, Changes((), changes))
     known = {"sync": "conservative", "values": ValuesOption(), "leading": None} | more
     return Job(parsed, cluster, 16, HostTimeOptions(host), **known)
+
+
+def test_fewer_witnesses_are_asked_for_with_a_period():
+    assert choose("2", job(), "first").fold == Fold(2, 16, 16, 0)
+    assert choose("4", job(), "first").fold == Fold(4, 16, 16, 0)  # classes of four
+    with pytest.raises(UsageError, match="--fold-witnesses has no effect"):
+        choose("off", job(), "first")
 
 
 def test_a_job_that_repeats_itself_is_folded():

@@ -89,6 +89,8 @@ def test_the_exit_code_of_absent_ranks_is_their_representatives(phantora, tmp_pa
     command = ["torchrun", "--nnodes", 5, "--nproc-per-node", 1, script]
     assert phantora("--host-time", "model", "--fold", "1", *command).returncode != 0
     script.write_text("import os; os.write(1, b'ran %s\\n' % os.environb[b'RANK'])\n")
-    done = phantora("--host-time", "model", "--fold", "1", *command)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert sorted(done.stdout.split()[1::2]) == ["0", "1", "3", "4"]
+    for witnesses, running in (("all", ["0", "1", "3", "4"]), ("first", ["0", "1"])):
+        options = ("--host-time", "model", "--fold", "1", "--fold-witnesses", witnesses)
+        done = phantora(*options, *command)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert sorted(done.stdout.split()[1::2]) == running

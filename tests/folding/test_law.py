@@ -17,7 +17,7 @@ from phantora_ns.hub.lookups import KernelModels
 from phantora_ns.hub.registry import SharedStats
 from phantora_ns.hub.server import Hub, HubOptions
 from phantora_ns.hub.stillness import Stillness
-from phantora_ns.model.fold import Fold
+from phantora_ns.model.fold import LAST, Fold
 from phantora_ns.protocol import (
     RANK_STATS,
     RANK_STATS_MAGIC,
@@ -320,11 +320,13 @@ CLUSTERS = {
 
 
 @pytest.mark.parametrize("links", CLUSTERS)
-@pytest.mark.parametrize("seed", range(12))
-def test_times_are_those_of_all_ranks_running(tmp_path, seed, links):
+@pytest.mark.parametrize(
+    "seed, last", [*((seed, LAST) for seed in range(12)), *((seed, 0) for seed in range(12, 18))]
+)
+def test_times_are_those_of_all_ranks_running(tmp_path, seed, last, links):
     cluster, programs = slow(CLUSTERS[links]), random_program(seed)
     whole = Run(tmp_path / "whole", cluster, programs, None, random.Random(seed))
-    fold = Fold(EACH, WORLD, WORLD)
+    fold = Fold(EACH, WORLD, WORLD, last)
     folded = Run(tmp_path / "folded", cluster, programs, fold, random.Random(seed + 1))
     assert folded.times.keys() == whole.times.keys() == set(range(WORLD))
     assert folded.times == whole.times

@@ -14,6 +14,7 @@ from tests.folding.test_law import CLUSTERS, EACH, NODES, WORLD, Run, living, sl
 __all__ = ["living"]
 WHOLE, LEFT = 1 << 20, 3 << 18
 FOLD = Fold(EACH, WORLD, WORLD)
+FIRST_ALONE = Fold(EACH, WORLD, WORLD, last=0)
 
 
 def exchanging(sizes):
@@ -82,3 +83,34 @@ def test_shards_that_get_smaller_before_the_last_are_refused_in_words(tmp_path):
     programs = exchanging([WHOLE] * (NODES - 2) + [LEFT] * 2)
     with pytest.raises(AssertionError, match=r"rank \d+ calls .*786432 bytes.* use --fold off"):
         Run(tmp_path / "folded", slow(()), programs, FOLD, random.Random(1))
+
+
+@pytest.mark.parametrize("last", [LEFT, 0], ids=["smaller", "empty"])
+def test_without_the_last_witness_what_does_not_fit_is_refused_all_the_same(tmp_path, last):
+    programs = exchanging([WHOLE] * (NODES - 1) + [last])
+    with pytest.raises(AssertionError, match="this job cannot be folded"):
+        Run(tmp_path / "folded", slow(()), programs, FIRST_ALONE, random.Random(1))
+
+
+@pytest.mark.parametrize("other", [0, 1])
+def test_the_first_of_a_class_decides_when_it_runs_alone_but_for_rank_0(tmp_path, other):
+    """`other`: the first rank of a class, which computes for longer."""
+
+    def programs(rank):
+        yield from [
+            ("init", "A", list(range(rank % EACH, WORLD, EACH))),
+            ("kernel", 1000 + (rank == other), 100),
+            ("collective", "A", Collective.ALL_REDUCE, WHOLE),
+            ("wait",),
+            ("sync",),
+            ("bye",),
+        ]
+
+    Run(tmp_path / "all", slow(()), programs, FOLD, random.Random(1)).close()
+    if other:
+        with pytest.raises(AssertionError, match=f"rank {other + EACH} .*, and rank {other} "):
+            Run(tmp_path / "first", slow(()), programs, FIRST_ALONE, random.Random(1))
+        return
+    run = Run(tmp_path / "first", slow(()), programs, FIRST_ALONE, random.Random(1))
+    assert list(run.hub.folding.describe()["differences"]) == ["0"]
+    run.close()

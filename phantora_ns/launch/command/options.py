@@ -63,6 +63,7 @@ class RunOptions:
     warm_start: str = "off"
     preload_modules: str | None = None
     fold: str = "off"
+    fold_witnesses: str = "all"
     work: str | None = None
     model_flop: str | None = None
     keep_run_dir: bool = False

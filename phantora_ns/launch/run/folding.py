@@ -14,10 +14,12 @@ from phantora_ns.launch.errors import UsageError
 from phantora_ns.launch.record import leaders, recorded_values
 from phantora_ns.launch.record.host_time import HostTimeOptions
 from phantora_ns.model.cluster import Cluster
-from phantora_ns.model.fold import Fold
+from phantora_ns.model.fold import LAST, Fold
 
 EQUAL_HOSTS = ("model", "none")
 """Values of --host-time with which ranks that do the same take the same time."""
+WITNESSES = {"all": LAST, "first": 0}
+"""Values of --fold-witnesses: how many of each class's last members run."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,18 @@ class Job:
         return self.world // self.cluster.nodes
 
 
-def choose(text: str, job: Job) -> Folding:
-    """What --fold `text` means for a job. Raises UsageError."""
+def choose(text: str, job: Job, witnesses: str = "all") -> Folding:
+    """What --fold `text` and --fold-witnesses mean for a job. Raises UsageError."""
     if text == "off":
+        if witnesses != "all":
+            raise UsageError(
+                "--fold-witnesses has no effect without --fold; on the command line; add --fold, or leave "
+                "it out"
+            )
         return Folding()
     obstacle = _obstacle(job)
     try:
-        fold = _fold(text, job)
+        fold = _fold(text, job, WITNESSES[witnesses])
     except ValueError as error:
         obstacle, fold = obstacle or str(error), None
     if obstacle is None and fold is not None and fold.period % job.per_node:
@@ -75,17 +82,17 @@ def choose(text: str, job: Job) -> Folding:
     )
 
 
-def _fold(text: str, job: Job) -> Fold:
-    """Raises ValueError when the numbers do not fit the job."""
+def _fold(text: str, job: Job, last: int) -> Fold:
+    """`last`: of Fold. Raises ValueError when the numbers do not fit the job."""
     if text == "auto":
-        return Fold(job.per_node, job.world, job.world)
+        return Fold(job.per_node, job.world, job.world, last)
     period, slash, block = text.partition("/")
     if not period.isdigit() or (slash and not block.isdigit()):
         raise UsageError(
             f"--fold {text!r} is not off, auto or a number of ranks; on the command line; "
             "give one, such as 8, or 8/64"
         )
-    return Fold(int(period), int(block) if slash else job.world, job.world)
+    return Fold(int(period), int(block) if slash else job.world, job.world, last)
 
 
 def _obstacle(job: Job) -> str | None:

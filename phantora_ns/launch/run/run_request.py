@@ -115,7 +115,7 @@ def build_request(
     host = host_time.check(options)
     leading = leaders.choose(options.leaders, world, cluster.gpu_model.name, outer)
     job = folding.Job(command, cluster, world, host, options.sync, values, leading)
-    folded = folding.choose(options.fold, job)
+    folded = folding.choose(options.fold, job, options.fold_witnesses)
     running = folded.running(world)
     limits.require_files(running)
     installation.require_built()

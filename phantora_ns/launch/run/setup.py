@@ -205,7 +205,7 @@ def _fold_environment(request: RunRequest) -> dict[str, str]:
     if fold is None:
         return {}
     return {
-        "PHANTORA_FOLD": f"{fold.period},{fold.block},{fold.world}",
+        "PHANTORA_FOLD": f"{fold.period},{fold.block},{fold.world},{fold.last}",
         "TORCH_NCCL_RANKS_PER_ROOT": str(fold.world),
         # a gloo group is made without its absent members; its use is refused (_phantora_fold.py)
         "TORCH_GLOO_LAZY_INIT": "1",
