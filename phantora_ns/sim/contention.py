@@ -23,7 +23,7 @@ What the model leaves out, and how much that is in the calibration steps:
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import NamedTuple
@@ -52,6 +52,9 @@ class Activity:
     """When communication ran on one GPU: a set of intervals [begin, end), each belonging to an
     owner.
 
+    Their union is kept beside them, and made anew from where it changed when it is asked for: work is looked
+    at far more often than communication moves, and in a pipeline many intervals are long.
+
     >>> activity = Activity()
     >>> activity.put("a", 100, 200)           # returns the first time that changed
     100
@@ -61,14 +64,18 @@ class Activity:
     210
     """
 
-    __slots__ = ("_intervals", "_of", "_open", "_longest_ns", "_sequence")
+    __slots__ = ("_intervals", "_of", "_open", "_sequence", "_starts", "_ends", "_stale_ns")
 
     def __init__(self) -> None:
         self._intervals: SortedList = SortedList()  # (begin, sequence, end)
         self._of: dict[object, tuple[int, int, int]] = {}
         self._open: dict[object, int] = {}  # begins of intervals with no known end; only a few
-        self._longest_ns = 0
         self._sequence = 0
+        # The union of the intervals that end, in order; no two touch. Right up to `_stale_ns`, None when
+        # right everywhere.
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._stale_ns: int | None = None
 
     def __len__(self) -> int:
         return len(self._intervals)
@@ -85,6 +92,7 @@ class Activity:
         old_end_ns = FOREVER_NS if old is None else old[2]
         if old is not None:
             self._intervals.remove(old)
+            self._spoil(old[0])
         if end_ns is None:
             self._open[owner] = begin_ns
             end_ns = FOREVER_NS
@@ -92,7 +100,7 @@ class Activity:
             self._sequence += 1
             entry = self._of[owner] = (begin_ns, self._sequence, end_ns)
             self._intervals.add(entry)
-            self._longest_ns = max(self._longest_ns, end_ns - begin_ns)
+            self._spoil(begin_ns)
         if old_begin_ns is None:
             return begin_ns
         if old_begin_ns != begin_ns:
@@ -105,30 +113,57 @@ class Activity:
 
     def finish_runs_ns(self, begin_ns: int, runs: Runs) -> int:
         """When kernels are done that run one after another, the first from `begin_ns` on. O(log
-        intervals + intervals that overlap them x log kernels)."""
-        if not (self._intervals or self._open):
-            return begin_ns + runs.alone[-1]
-        return stretched_ns(begin_ns, runs, len(runs.alone) - 1, *self._spans(begin_ns))
-
-    def _spans(self, begin_ns: int) -> tuple[Iterable[tuple[int, int, int]], int]:
-        """The intervals that may overlap work from `begin_ns` on, and the begin of the first without
-        an end."""
-        first = self._intervals.bisect_left((begin_ns - self._longest_ns,))
-        return self._intervals.islice(first), min(self._open.values(), default=FOREVER_NS)
+        intervals + parts of their union that overlap the kernels x log kernels), and once after each
+        change O(intervals from there on)."""
+        if self._stale_ns is not None:
+            self._unite(self._stale_ns)
+        starts, ends = self._starts, self._ends
+        first = bisect_right(ends, begin_ns)
+        start_ns = starts[first] if first < len(starts) else FOREVER_NS
+        open_ns = min(self._open.values()) if self._open else FOREVER_NS
+        alone_ns, slow_ns = begin_ns + runs.alone[-1], begin_ns + runs.slow[-1]
+        if alone_ns <= min(start_ns, open_ns):
+            return alone_ns
+        if open_ns <= begin_ns or (start_ns <= begin_ns and slow_ns <= ends[first]):
+            return slow_ns
+        spans = ((starts[at], 0, ends[at]) for at in range(first, len(starts)))
+        return stretched_ns(begin_ns, runs, len(runs.alone) - 1, spans, open_ns)
 
     def forget(self, before_ns: int) -> None:
         """Drops intervals that ended by `before_ns`. No later call may ask about work that begins
         earlier."""
-        while self._intervals:
-            first = self._intervals[0]
-            if first[2] > before_ns:
-                return
+        while self._intervals and self._intervals[0][2] <= before_ns:
             del self._intervals[0]
-        self._longest_ns = 0
+        over = bisect_right(self._ends, before_ns)
+        del self._starts[:over], self._ends[:over]
 
     def release(self, owner: object) -> None:
         """Marks the interval of `owner` as final. It stays until it is forgotten."""
         self._of.pop(owner, None)  # an interval that is final has an end
+
+    def _spoil(self, from_ns: int) -> None:
+        """The union is not right any more from then on."""
+        if self._stale_ns is None or from_ns < self._stale_ns:
+            self._stale_ns = from_ns
+
+    def _unite(self, from_ns: int) -> None:
+        """Makes the union right again from `from_ns` on. No interval reaches from one of its parts into
+        another, so the parts that end before stay, and what is left begins after them."""
+        starts, ends = self._starts, self._ends
+        keep = bisect_left(ends, from_ns)
+        del starts[keep:], ends[keep:]
+        after = (ends[-1], FOREVER_NS) if ends else (-1,)
+        last_ns = -1
+        for begin_ns, _, end_ns in self._intervals.irange(after):
+            if begin_ns >= end_ns:  # its end is not up to date yet
+                continue
+            if begin_ns > last_ns:
+                starts.append(begin_ns)
+                ends.append(end_ns)
+                last_ns = end_ns
+            elif end_ns > last_ns:
+                ends[-1] = last_ns = end_ns
+        self._stale_ns = None
 
 
 def stretched_ns(

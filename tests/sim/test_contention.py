@@ -3,7 +3,7 @@ time, and in the graph."""
 
 from fractions import Fraction
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantora_ns.sim.contention import Activity, Runs
@@ -107,6 +107,42 @@ def test_what_is_named_in_between_does_not_matter(spans, begin, first, second):
     activity = activity_of(spans)
     named = finish(activity, begin, first)
     assert finish(activity, named, second) == finish(activity, begin, first + second)
+
+
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.integers(0, 5), st.integers(0, 60), st.integers(-5, 30)),
+        st.tuples(st.just("open"), st.integers(0, 5), st.integers(0, 60), st.just(0)),
+        st.tuples(st.just("ask"), st.just(0), st.integers(0, 80), st.integers(0, 40)),
+        st.tuples(st.just("forget"), st.just(0), st.integers(0, 60), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=400)
+@given(CHANGES)
+def test_work_between_changes_ends_when_a_fluid_says(changes):
+    """Communication is set, moved, opened and forgotten, and in between work is looked at."""
+    activity, spans, forgotten = Activity(), {}, 0
+    for what, owner, at, number in changes:
+        if what == "put":
+            activity.put(owner, forgotten + at, forgotten + at + number)
+            spans[owner] = forgotten + at, number
+        elif what == "open":
+            activity.put(owner, forgotten + at, None)
+            spans[owner] = forgotten + at, 10_000
+        elif what == "forget":
+            # as in the graph: what is forgotten is final
+            over = [one for one, span in spans.items() if sum(span) <= forgotten + at]
+            for one in over:
+                activity.release(one)
+            forgotten += at
+            activity.forget(forgotten)
+            spans = {(one, forgotten) if one in over else one: spans[one] for one in spans}
+        else:
+            found = activity.finish_ns(forgotten + at, number + 1, owner + number)
+            assert found == fluid(spans.values(), forgotten + at, number + 1, owner + number)
 
 
 def test_only_the_kernels_that_communication_covers_are_slowed():
