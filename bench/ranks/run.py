@@ -41,6 +41,7 @@ JOBS = {
     "save-8b-dcp": ["bench/ranks/save_8b.py", "--how", "dcp"],
     "save-8b-full": ["bench/ranks/save_8b.py", "--how", "full"],
     "hsdp-8b": ["examples/train_llama.py", "--size", "8b", "--mode", "hsdp", "--steps", "4"],
+    "three-d-8b": ["bench/ranks/three_d.py"],
 }
 
 
@@ -81,12 +82,13 @@ def children_cpu_s(since):
     return now.children_user + now.children_system - since.children_user - since.children_system
 
 
-def measure(ranks, per_node, job, warm, fold):
+def measure(ranks, per_node, job, warm, fold, witnesses):
     """One run as a row of the table. Raises SystemExit when the job fails."""
     nodes = max(1, ranks // per_node)
     with tempfile.NamedTemporaryFile() as report:
         command = [sys.executable, "-m", "phantora_ns.cli", "--quiet", "--warm-start", warm]
         command += ["--host-time", "model", "--fold", fold] if fold else []
+        command += ["--fold-witnesses", witnesses] if fold not in ("", "off") else []
         command += ["--report", report.name, "torchrun", "--nnodes", str(nodes)]
         command += ["--nproc-per-node", str(ranks // nodes), *JOBS[job]]
         mark = f"{os.getpid()}-{time.monotonic_ns()}"
@@ -145,13 +147,17 @@ def main():
     parser.add_argument(
         "--fold", default="", help="such as off,auto: with --host-time model and folded so"
     )
+    parser.add_argument("--fold-witnesses", default="all", help="with --fold: all or first")
     options = parser.parse_args()
     heads = "ranks warm  fold     up s  wall s   cpu s  own MiB  PSS GiB  machine GiB  hub s"
     print(f"# {options.job}; {heads}")
     for ranks in map(int, options.ranks.split(",")):
         for warm in options.warm.split(","):
             for fold in options.fold.split(","):
-                print(measure(ranks, options.per_node, options.job, warm, fold), flush=True)
+                row = measure(
+                    ranks, options.per_node, options.job, warm, fold, options.fold_witnesses
+                )
+                print(row, flush=True)
 
 
 if __name__ == "__main__":
