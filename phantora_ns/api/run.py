@@ -67,7 +67,7 @@ class Options(TypedDict, total=False):
     warm_start: Literal["auto", "off"]
     preload_modules: str | None
     fold: str
-    fold_witnesses: str
+    fold_witnesses: Literal["all", "first"]
     work: str | None
     model_flop: str | float | None
     keep_run_dir: bool
