@@ -23,6 +23,10 @@ static uint32_t place;
 static uint64_t waited_ns[MOST_PLACES]; /* by place of the launch in the step */
 static uint16_t launch_of[NUMBERED];    /* by number of the wait: that place, from 1; 0: none */
 static struct {
+    uint64_t ns;
+    int device;
+} foretold[NUMBERED]; /* by number of the wait */
+static struct {
     uint64_t vertex;
     uint32_t place;
 } recent[RECENT];
@@ -34,6 +38,7 @@ void ph_gaps_forget(void)
     memset(last_ns, 0, sizeof last_ns);
     memset(waited_ns, 0, sizeof waited_ns);
     memset(recent, 0, sizeof recent);
+    memset(foretold, 0, sizeof foretold);
     waits = place = launch_place = 0;
     marked = false;
 }
@@ -53,22 +58,27 @@ static uint16_t place_of_launch(uint64_t vertex)
     return 0;
 }
 
-uint64_t ph_gaps_expected_locked(uint64_t launch)
+uint64_t ph_gaps_expected_locked(int device, uint64_t launch)
 {
     uint32_t here = place < MOST_PLACES ? place : MOST_PLACES - 1;
     launch_of[waits % NUMBERED] = place_of_launch(launch);
-    place_of[waits++ % NUMBERED] = (uint16_t)here;
+    place_of[waits % NUMBERED] = (uint16_t)here;
     place++;
-    return place < MOST_PLACES ? last_ns[here] : 0;
+    uint64_t expected = place < MOST_PLACES ? last_ns[here] : 0;
+    foretold[waits % NUMBERED].ns = expected;
+    foretold[waits++ % NUMBERED].device = device;
+    return expected;
 }
 
-void ph_gaps_told_locked(struct ph_reply *reply)
+void ph_gaps_told_locked(struct ph_reply *reply, void (*longer)(int device, int64_t ns))
 {
     uint64_t number = (uint64_t)ph_read_int(reply);
     for (uint32_t count = ph_read_array(reply); count > 0; count--, number++) {
         uint64_t ns = (uint64_t)ph_read_int(reply);
         if (number >= waits || number + NUMBERED < waits) continue;
         last_ns[place_of[number % NUMBERED]] = ns;
+        longer(foretold[number % NUMBERED].device,
+               (int64_t)ns - (int64_t)foretold[number % NUMBERED].ns);
         uint16_t launch = launch_of[number % NUMBERED];
         if (launch) waited_ns[launch - 1] = ns;
     }

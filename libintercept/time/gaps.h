@@ -4,15 +4,16 @@
 #include "base/msgpack.h"
 #include <stdint.h>
 
-/* Compute is about to wait for communication, for that which ends at vertex `launch` (0: not
- * known): how long this wait took in the last step, in ns; 0 if that is not known. Called once for
- * each wait that the hub is told of. */
-uint64_t ph_gaps_expected_locked(uint64_t launch);
+/* Compute on a device is about to wait for communication, for that which ends at vertex `launch`
+ * (0: not known): how long this wait took in the last step, in ns; 0 if that is not known. Called
+ * once for each wait that the hub is told of. */
+uint64_t ph_gaps_expected_locked(int device, uint64_t launch);
 /* Communication is launched that ends at `vertex`: how long compute waited for it in the last step,
  * in ns; 0 if it did not, or that is not known. */
 uint64_t ph_gaps_launch_locked(uint64_t vertex);
-/* The hub's answer says how long waits took: the number of the first of them, an array of ns. */
-void ph_gaps_told_locked(struct ph_reply *reply);
+/* The hub's answer says how long waits took: the number of the first of them, an array of ns.
+ * `longer` gets by how much more than was expected, once for each. */
+void ph_gaps_told_locked(struct ph_reply *reply, void (*longer)(int device, int64_t ns));
 /* a training step ends */
 void ph_gaps_step_locked(void);
 /* the host has waited for its GPU: the end of a step where nothing else shows steps */

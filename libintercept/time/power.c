@@ -134,6 +134,12 @@ void ph_power_idle_locked(int device, uint64_t ns)
     gpu[device].asked_ns += ns;
 }
 
+void ph_power_longer_locked(int device, int64_t ns)
+{
+    uint64_t asked = gpu[device].asked_ns;
+    gpu[device].asked_ns = ns < 0 && asked < (uint64_t)-ns ? 0 : asked + (uint64_t)ns;
+}
+
 void ph_power_sent_locked(int device, uint64_t bytes)
 {
     const struct ph_power *power = &ph_spec()->power;

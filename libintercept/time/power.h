@@ -15,6 +15,8 @@ struct ph_clocked {
 struct ph_clocked ph_power_run_locked(int device, const struct ph_time *time);
 /* the GPU is about to wait so long for communication */
 void ph_power_idle_locked(int device, uint64_t ns);
+/* such a wait has taken so much longer than was said, or shorter */
+void ph_power_longer_locked(int device, int64_t ns);
 /* the GPU sends so many bytes to other GPUs */
 void ph_power_sent_locked(int device, uint64_t bytes);
 /* the host has waited for its GPU until `now`: the time without work is known */

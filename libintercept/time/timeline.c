@@ -152,7 +152,7 @@ static uint64_t last_added(const struct ph_expr *before, const struct ph_expr *a
 static void stalls_locked(int device, const struct ph_expr *before, const struct ph_expr *after)
 {
     ph_extra_stall(device, before, after);
-    ph_power_idle_locked(device, ph_gaps_expected_locked(last_added(before, after)));
+    ph_power_idle_locked(device, ph_gaps_expected_locked(device, last_added(before, after)));
 }
 
 /* So that no expression lists the same kernels again and again, nor more than are kept. */
@@ -439,7 +439,7 @@ static void synchronize_locked(struct ph_expr *expr)
     struct ph_reply reply;
     ph_request_locked(PH_MESSAGE_SYNC, req, &body, 5, &reply, -1);
     uint64_t time = (uint64_t)ph_read_int(&reply);
-    ph_gaps_told_locked(&reply);
+    ph_gaps_told_locked(&reply, ph_power_longer_locked);
     ph_gaps_synchronized_locked();
     ph_reply_free(&reply);
     ph_expr_reached(expr, time);

@@ -14,10 +14,13 @@ STUBS = """
 #include "time/gaps.h"
 #include <stdlib.h>
 void ph_die(const char *format, ...) { (void)format; abort(); }
+static int64_t longer_ns[2];
+static void longer(int device, int64_t ns) { longer_ns[device] += ns; }
+int64_t total_longer(int device) { return longer_ns[device]; }
 void told(unsigned char *data, size_t length)
 {
     struct ph_reply reply = {.data = data, .length = length};
-    ph_gaps_told_locked(&reply);
+    ph_gaps_told_locked(&reply, longer);
     if (reply.bad || reply.at != length) abort();
 }
 """
@@ -26,8 +29,11 @@ void told(unsigned char *data, size_t length)
 @pytest.fixture
 def gaps(tmp_path):
     library = load_part(tmp_path, ["time/gaps.c", "base/msgpack.c"], STUBS)
+    library.ph_gaps_launch_locked.argtypes = [ctypes.c_uint64]
+    library.ph_gaps_expected_locked.argtypes = [ctypes.c_int, ctypes.c_uint64]
     for function in (library.ph_gaps_expected_locked, library.ph_gaps_launch_locked):
-        function.argtypes, function.restype = [ctypes.c_uint64], ctypes.c_uint64
+        function.restype = ctypes.c_uint64
+    library.total_longer.restype = ctypes.c_int64
     return library
 
 
@@ -37,7 +43,7 @@ def tell(gaps, first, waits):
 
 
 def step(gaps, waits):
-    found = [gaps.ph_gaps_expected_locked(0) for _ in range(waits)]
+    found = [gaps.ph_gaps_expected_locked(0, 0) for _ in range(waits)]
     gaps.ph_gaps_step_locked()
     return found
 
@@ -54,13 +60,13 @@ def test_a_step_waits_like_the_one_before(gaps):
 
 def test_without_steps_a_synchronisation_ends_one(gaps):
     for told in ([0, 0], [3, 4], [3, 4]):
-        assert [gaps.ph_gaps_expected_locked(0) for _ in range(2)] == told
+        assert [gaps.ph_gaps_expected_locked(0, 0) for _ in range(2)] == told
         tell(gaps, 0, [3, 4])
         gaps.ph_gaps_synchronized_locked()
     step(gaps, 1)  # from now on steps are known
-    assert gaps.ph_gaps_expected_locked(0) == 3
+    assert gaps.ph_gaps_expected_locked(0, 0) == 3
     gaps.ph_gaps_synchronized_locked()
-    assert gaps.ph_gaps_expected_locked(0) == 4
+    assert gaps.ph_gaps_expected_locked(0, 0) == 4
 
 
 def test_what_is_too_old_or_was_never_asked_is_ignored(gaps):
@@ -86,7 +92,7 @@ def launches(gaps, waited_for):
         launches.vertex += 1
         found.append(gaps.ph_gaps_launch_locked(launches.vertex))
         if waits:
-            gaps.ph_gaps_expected_locked(launches.vertex)
+            gaps.ph_gaps_expected_locked(0, launches.vertex)
     gaps.ph_gaps_step_locked()
     return found
 
@@ -106,8 +112,24 @@ def test_a_launch_is_waited_for_as_long_as_in_the_last_step(gaps):
 
 def test_a_wait_for_something_else_says_nothing_of_launches(gaps):
     assert gaps.ph_gaps_launch_locked(3) == 0
-    gaps.ph_gaps_expected_locked(2)
-    gaps.ph_gaps_expected_locked(0)
+    gaps.ph_gaps_expected_locked(0, 2)
+    gaps.ph_gaps_expected_locked(0, 0)
     tell(gaps, 0, [5, 6])
     gaps.ph_gaps_step_locked()
     assert gaps.ph_gaps_launch_locked(4) == 0
+
+
+def test_what_was_foretold_wrongly_is_said(gaps):
+    """Foretold and said later together are what the waits took, on each device."""
+    took = {0: 0, 1: 0}
+    foretold = {0: 0, 1: 0}
+    number = 0
+    for waits in ([5, 10**12, 7], [6, 2, 7], [1, 1, 10**12]):
+        for device, ns in enumerate(waits):
+            took[device % 2] += ns
+            foretold[device % 2] += gaps.ph_gaps_expected_locked(device % 2, 0)
+        gaps.ph_gaps_step_locked()
+        tell(gaps, number, waits)
+        number += len(waits)
+        for device in (0, 1):
+            assert foretold[device] + gaps.total_longer(device) == took[device]
