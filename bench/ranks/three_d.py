@@ -10,7 +10,6 @@ the job folds with --fold T/(S*T).
 import argparse
 import os
 import time
-from collections import defaultdict
 
 import torch
 import torch.distributed as dist
@@ -21,6 +20,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from bench.accuracy.models import LLAMAS, Llama
 from bench.accuracy.workload import fully_sharded, tensor_parallel
+from bench.ranks.tp_fsdp import by_mesh
 
 
 class Stage(Llama):
@@ -44,14 +44,6 @@ def build(options, mesh):
     model.to_empty(device="cuda")
     model.initialise()
     return model
-
-
-def by_mesh(model):
-    """Parameters in groups of one mesh each."""
-    found = defaultdict(list)
-    for parameter in model.parameters():
-        found[parameter.device_mesh.mesh_dim_names].append(parameter)
-    return list(found.values())
 
 
 def clip(groups, stages):

@@ -12,7 +12,8 @@ uint64_t ph_gaps_expected_locked(int device, uint64_t launch);
  * in ns; 0 if it did not, or that is not known. */
 uint64_t ph_gaps_launch_locked(uint64_t vertex);
 /* The hub's answer says how long waits took: the number of the first of them, an array of ns.
- * `longer` gets by how much more than was expected, once for each. */
+ * `longer` is called once for each, with the ns that it took more than was expected (less: below
+ * 0). */
 void ph_gaps_told_locked(struct ph_reply *reply, void (*longer)(int device, int64_t ns));
 /* a training step ends */
 void ph_gaps_step_locked(void);

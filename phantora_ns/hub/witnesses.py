@@ -63,12 +63,13 @@ class Difference(NamedTuple):
 
 class Pair:
     """A representative and one of its witnesses: the n-th process of one and the n-th of the other.
-    `roots`: whether both must be the root of the same operations. The first member is that of what its class
-    gets from one rank, and the representative never is."""
+    `decides`: whether a difference between them means that the job cannot be folded. `roots`: whether both
+    must be the root of the same operations; the first member is that of what its class gets from one rank,
+    and the representative never is."""
 
-    def __init__(self, representative: int, witness: int, roots: bool) -> None:
+    def __init__(self, representative: int, witness: int, decides: bool, roots: bool) -> None:
         self.ranks = representative, witness
-        self._roots = roots
+        self.decides, self._roots = decides, roots
         self.clients: dict[int, Client] = {}
         """By side."""
         self._left: dict[str, tuple[deque[Item], deque[Item]]] = {
@@ -135,8 +136,10 @@ class Witnesses:
         own = fold.representative(client.rank)
         pairs = self._classes.get((own, process))
         if pairs is None:
+            deciding = fold.deciding(own)
             pairs = tuple(
-                Pair(own, witness, fold.member(witness) > 0) for witness in fold.witnesses(own)
+                Pair(own, witness, decides=witness == deciding, roots=fold.member(witness) > 0)
+                for witness in fold.witnesses(own)
             )
             self._classes[own, process] = pairs
         sides = [
@@ -191,11 +194,10 @@ class Witnesses:
             },
         }
 
-    def _verdict(self, pairs: tuple[Pair, ...]) -> str | None:
+    @staticmethod
+    def _verdict(pairs: tuple[Pair, ...]) -> str | None:
         """Why the absent ranks of a class may do something else than their representative."""
-        own = pairs[0].ranks[0]
-        deciding = self._fold.deciding(own)
-        found = next((pair.difference for pair in pairs if pair.ranks[1] == deciding), None)
+        found = next((pair.difference for pair in pairs if pair.decides), None)
         if found is None:
             return None
         return (

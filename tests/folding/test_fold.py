@@ -13,6 +13,7 @@ from phantora_ns.launch.record.host_time import HostTimeOptions
 from phantora_ns.launch.record.recorded_values import ValuesOption
 from phantora_ns.launch.run.folding import Job, choose
 from phantora_ns.model.fold import Fold
+from phantora_ns.report.fold_part import fold_lines, fold_part
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPES = [
@@ -88,6 +89,20 @@ def test_fewer_witnesses_are_asked_for_with_a_period():
     assert choose("4", job(), "first").fold == Fold(4, 16, 16, 0)  # classes of four
     with pytest.raises(UsageError, match="--fold-witnesses has no effect"):
         choose("off", job(), "first")
+
+
+@pytest.mark.parametrize(
+    "last, witnesses, said", [(2, 3, "witnesses"), (0, 1, "the first of each class alone")]
+)
+def test_the_report_says_how_many_ranks_were_compared(tmp_path, last, witnesses, said):
+    run = {"fold_asked": "2", "not_folded": None, "fold": Fold(2, 16, 16, last).describe()}
+    part = fold_part(tmp_path, run, {"folding": {"compared": 7}})
+    assert (part["running"], part["absent"], part["witnesses"]) == (
+        4 + 2 * last,
+        12 - 2 * last,
+        witnesses,
+    )
+    assert f"7 operations compared with {said}" in fold_lines(part)[0]
 
 
 def test_a_job_that_repeats_itself_is_folded():

@@ -94,7 +94,7 @@ def test_without_the_last_witness_what_does_not_fit_is_refused_all_the_same(tmp_
 
 @pytest.mark.parametrize("other", [0, 1])
 def test_the_first_of_a_class_decides_when_it_runs_alone_but_for_rank_0(tmp_path, other):
-    """`other`: the first rank of a class, which computes for longer."""
+    """`other`: the one rank that computes longer than the rest of its class, whose first member it is."""
 
     def programs(rank):
         yield from [

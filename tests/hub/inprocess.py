@@ -94,7 +94,8 @@ class Bench:
 
 
 def hub_json(**fields) -> dict:
-    """The content of hub.json of a hub that nobody called, with these fields in place of its own."""
+    """hub.json as a hub without clients writes it, with `fields` in place of its own. One that a test wrote by
+    hand would lack each field that is added later."""
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))
         found = result(bench.hub)
