@@ -8,9 +8,9 @@ framework alike, on a GPU as under the simulator, from jobs whose scripts know o
 prints one line, `BENCH {...}`: the peaks of its allocator (also where the job resets them), the
 simulated or real clock at each optimizer step, and how many of those there were.
 
-BENCH_TRACE=FILE, BENCH_TRACE_FROM=N: rank 0 writes the GPU's activity between its N-th optimizer
-step and its last (BENCH_TRACE_TO) there, as a Kineto trace; that step's own time is then worth
-nothing.
+BENCH_TRACE=FOLDER, BENCH_TRACE_FROM=N: each rank writes the GPU's activity between its N-th optimizer
+step and its last (BENCH_TRACE_TO) there, as a Kineto trace, rank-0.json and so on; that step's own time is
+then worth nothing.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Watch:
             return
         self.updates.append(time.perf_counter())
         trace = os.environ.get("BENCH_TRACE")
-        if trace and RANK == 0 and len(self.updates) == int(os.environ["BENCH_TRACE_FROM"]):
+        if trace and len(self.updates) == int(os.environ["BENCH_TRACE_FROM"]):
             torch.cuda.synchronize()
             self.profiler = torch.profiler.profile(
                 activities=[torch.profiler.ProfilerActivity.CUDA]
@@ -67,7 +67,7 @@ class Watch:
         if self.profiler is not None and len(self.updates) == int(os.environ["BENCH_TRACE_TO"]):
             torch.cuda.synchronize()
             self.profiler.stop()
-            self.profiler.export_chrome_trace(trace)
+            self.profiler.export_chrome_trace(os.path.join(trace, f"rank-{RANK}.json"))
             self.profiler = None
 
     def say(self) -> None:

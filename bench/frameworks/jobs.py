@@ -244,37 +244,32 @@ SELECTIVE = (
     "op",
 )
 MOE = {"model": "deepseek_v3", "flavor": "16B_3_layers"}
+MEGATRON_OPTIONS = (
+    "--hidden-size",
+    "2048",
+    "--num-attention-heads",
+    "16",
+    "--seq-length",
+    "2048",
+    "--micro-batch-size",
+    "4",
+    "--swiglu",
+    "--use-distributed-optimizer",
+    "--train-iters",
+    str(STEPS),
+)
+
+
+def megatron(name: str, *options: str, gpus: int = 1) -> Job:
+    words = (f"{EXAMPLES}/megatron/train_gpt.py", *options, *MEGATRON_OPTIONS)
+    return Job(name, "megatron-core", gpus, words, seconds=75, packages=("megatron-core",))
+
 
 JOBS = [
     titan("titan-llama"),
     titan("titan-llama-selective", *SELECTIVE),
     titan("titan-moe", **MOE),
-    Job(
-        "megatron-local",
-        "megatron-core",
-        1,
-        (
-            f"{EXAMPLES}/megatron/train_gpt.py",
-            "--num-layers",
-            "12",
-            "--hidden-size",
-            "2048",
-            "--num-attention-heads",
-            "16",
-            "--seq-length",
-            "2048",
-            "--micro-batch-size",
-            "4",
-            "--global-batch-size",
-            "8",
-            "--swiglu",
-            "--use-distributed-optimizer",
-            "--train-iters",
-            str(STEPS),
-        ),
-        seconds=75,
-        packages=("megatron-core",),
-    ),
+    megatron("megatron-local", "--num-layers", "12", "--global-batch-size", "8"),
     deepspeed("deepspeed-zero2", "zero2", "--size", "1b", "--seq", "4096"),
     deepspeed("deepspeed-zero3", "zero3", "--size", "1b", "--seq", "4096", updates=2),
     trainer("trainer-ddp"),
@@ -330,6 +325,57 @@ JOBS = [
         "--fsdp_config",
         f"{EXAMPLES}/huggingface/configs/fsdp2.json",
         gpus=2,
+    ),
+    titan("titan-8b-fsdp4", *SELECTIVE, flavor="8B", batch=1, gpus=4),
+    titan("titan-llama-fsdp4", gpus=4),
+    titan(
+        "titan-llama-fsdp2-tp2",
+        "--parallelism.tensor-parallel-degree",
+        "2",
+        gpus=4,
+        share=2,
+    ),
+    titan("titan-moe-ep4", "--parallelism.expert-parallel-degree", "4", **MOE, gpus=4),
+    megatron(
+        "megatron-tp2-dp2",
+        "--num-layers",
+        "24",
+        "--global-batch-size",
+        "16",
+        "--tensor-model-parallel-size",
+        "2",
+        "--sequence-parallel",
+        gpus=4,
+    ),
+    megatron(
+        "megatron-pp4",
+        "--num-layers",
+        "24",
+        "--global-batch-size",
+        "32",
+        "--pipeline-model-parallel-size",
+        "4",
+        gpus=4,
+    ),
+    deepspeed("deepspeed-zero3-4", "zero3", "--size", "1b", "--seq", "4096", gpus=4, updates=2),
+    # 7B: little work in each kernel, so that the host decides
+    deepspeed(
+        "deepspeed-zero3-7b-4",
+        "zero3",
+        "--size",
+        "7b",
+        "--seq",
+        "512",
+        gpus=4,
+        updates=2,
+        seconds=110,
+    ),
+    trainer(
+        "trainer-fsdp4",
+        "--fsdp",
+        "--fsdp_config",
+        f"{EXAMPLES}/huggingface/configs/fsdp2.json",
+        gpus=4,
     ),
 ]
 

@@ -6,7 +6,7 @@ their logs say.
 Why it exists: that a framework's run is simulated well can only be said against a real one.
 OUT_DIR/real.jsonl gets one line per job as it ends (compare.py says what it must hold),
 OUT_DIR/real.log the end of every log, OUT_DIR/traces.tar a Kineto trace of the last step of each
-(rank 0, the GPU's activity only). A job that fails, or takes longer than it may, is recorded as
+on every rank (the GPU's activity only). A job that fails, or takes longer than it may, is recorded as
 that, and the next one starts; none is started that would not end within the budget (seconds). With --led
 each job runs a second time, right after the first: simulated on this machine, led by its first GPU, for the model
 named. Then both have the same host and the same chip.
@@ -170,12 +170,12 @@ def show(entry: dict, elapsed: float) -> None:
     )
 
 
-def keep_trace(trace: Path, archive: Path) -> None:
-    if trace.exists():
-        packed = trace.with_suffix(".json.gz")
-        packed.write_bytes(gzip.compress(trace.read_bytes(), 6))
-        with tarfile.open(archive, "a") as tar:
-            tar.add(packed, packed.name)
+def keep_traces(job: Job, folder: Path, archive: Path) -> None:
+    with tarfile.open(archive, "a") as tar:
+        for trace in sorted(folder.iterdir()):
+            packed = trace.with_suffix(".json.gz")
+            packed.write_bytes(gzip.compress(trace.read_bytes(), 6))
+            tar.add(packed, f"{job.name}-{packed.name}")
 
 
 def main() -> int:
@@ -201,7 +201,9 @@ def main() -> int:
             if left < job.seconds / 2:  # `seconds` is about twice what a job takes
                 print(f"left out, no time: {job.name}", flush=True)
                 continue
-            trace = None if options.no_traces else Path(scratch, f"{job.name}.json")
+            trace = None if options.no_traces else Path(scratch, job.name)
+            if trace is not None:
+                trace.mkdir()
             for led in (None, options.led) if options.led else (None,):
                 entry, text = measure(job, None if led else trace, 29500 + number, led)
                 with (options.out / "real.jsonl").open("a") as stream:
@@ -211,7 +213,7 @@ def main() -> int:
                 show(entry, time.monotonic() - begin)
                 failed += "error" in entry
             if trace is not None:
-                keep_trace(trace, options.out / "traces.tar")
+                keep_traces(job, trace, options.out / "traces.tar")
     return 1 if failed else 0
 
 

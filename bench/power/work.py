@@ -169,6 +169,7 @@ WORK = {
     "gemm_2048_2048_2048": lambda: gemm(2048, 2048, 2048),
     "wgrad_8192_4096_14336": lambda: wgrad(8192, 4096, 14336),
     "gemm_tf32_4096": lambda: gemm(4096, 4096, 4096, torch.float32),
+    "gemm_fp32_8192": lambda: gemm(8192, 8192, 8192, torch.float32),
     "gemm_fp16_4096_14336_4096": lambda: gemm(4096, 14336, 4096, torch.float16),
     "gemm_tf32_fast_4096": lambda: tf32(4096, 4096, 4096),
     "gemm_tf32_fast_8192": lambda: tf32(8192, 8192, 8192),
