@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from phantora_ns.config import load_gpu
 from phantora_ns.kernels import rates, signature
@@ -30,7 +30,7 @@ from phantora_ns.kernels.estimators import (
 )
 from phantora_ns.kernels.estimators.launch import Estimate
 from phantora_ns.kernels.fitted.kept import Keep, KeptFits, make_always
-from phantora_ns.kernels.fitted.predictor import FittedPredictor, ScaledPredictor
+from phantora_ns.kernels.fitted.predictor import FittedPredictor, Scaled
 from phantora_ns.kernels.library_versions import LibraryVersions
 from phantora_ns.kernels.live_times import Learned, LiveTimes
 from phantora_ns.kernels.run_clocks import LiveClock, RunClocks
@@ -41,6 +41,7 @@ from phantora_ns.protocol import BoundBy, SignatureKind, Source
 if TYPE_CHECKING:
     from phantora_ns.kernels.fitted.model import Prediction
 
+Answer = TypeVar("Answer", "Prediction", "Estimate", "Prediction | Estimate")
 EXACT, VARIANTS = 0, 1
 LONGEST_NS = 1 << 40
 """18 minutes. A longer time comes from a nonsensical size in a signature, and would carry the clock
@@ -52,8 +53,8 @@ class KernelTimes:
     """Durations for one GPU model.
 
     `gpu` is a GpuModel or its name; `databases` are Database objects or paths, asked in order. Some
-    may be of the GPU that the data file of `gpu` names as similar (`like`). What the others do not hold
-    is scaled from these (ScaledPredictor), and `scaled_from` names that GPU. `versions`: the job's, None
+    may be of the GPU that the data file of `gpu` names as similar (`like`, `also`). What the others do not
+    hold is scaled from these (Scaled), and `scaled_from` names that GPU. `versions`: the job's, None
     when they are not known. `fits`: the folder in which fitted models are kept between runs, None to
     fit anew. Raises ConfigError for a GPU without efficiencies, and DatabaseError for a file that
     cannot be read or is of another GPU.
@@ -69,8 +70,8 @@ class KernelTimes:
         self.rates = rates.load(gpu) if isinstance(gpu, str) else rates.of(gpu)
         power = (load_gpu(gpu) if isinstance(gpu, str) else gpu).power
         opened = [d if isinstance(d, Database) else Database.open(d) for d in databases]
-        alike = [d for d in opened if d.gpu == self.rates.like]
-        self.scaled_from = self.rates.like if alike else None
+        alike = [d for d in opened if d.gpu == self.rates.scaled_from]
+        self.scaled_from = self.rates.scaled_from if alike else None
         self.databases = [d for d in opened if d not in alike]
         for database in self.databases:
             if database.gpu != self.rates.model:
@@ -87,12 +88,10 @@ class KernelTimes:
             if self.databases
             else None
         )
-        self._scaled: ScaledPredictor | None = None
+        self._other: KernelTimes | None = None
         if self.scaled_from:
-            other = KernelTimes(self.scaled_from, alike, fits=fits)
-            self._scaled = ScaledPredictor(
-                other.lookup, other.estimate, self.estimate, self.rates.scaled_share
-            )
+            self._other = KernelTimes(self.scaled_from, alike, fits=fits)
+            self._to_here = Scaled(self._other.estimate, self.estimate, self.rates.scaled_share)
         self.scaled = 0  # signatures answered by another GPU model's times
         self.renamed = 0  # kernels found under the name that another release of PyTorch gives them
         self._answers: dict[Any, tuple[int, int, int]] = {}
@@ -144,16 +143,41 @@ class KernelTimes:
             return False
         return data in self._elsewhere and self._live.duration_ns(data) is None
 
+    def recorded_ns(
+        self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None
+    ) -> int | None:
+        """What a database holds of a signature, or of the same launch under another one. Raises
+        SignatureError."""
+        found = self._measured(signature.encode(kind, fields), kind, fields, context, parameters)
+        return None if found is None else found[0]
+
+    def fitted(
+        self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None
+    ) -> Prediction | None:
+        """What follows from this GPU's measurements of other signatures."""
+        if self._predictor is None:
+            return None
+        found = self._predictor.predict(kind, fields, context, parameters)
+        return found and self._at_most_parts(found, kind, fields)
+
     def _model(
         self, kind: int, fields: Any, context: Any, parameters: bytes | None
     ) -> Prediction | Estimate:
-        """What follows from measurements of other signatures, else the estimate."""
+        """What follows from measurements, else the estimate: what another GPU has recorded of this signature;
+        what is fitted to the GPU that has measured more of its kind."""
         work = kind, fields, context, parameters
-        found: Prediction | Estimate | None = self._scaled.predict(*work) if self._scaled else None
-        self.scaled += found is not None
-        if found is None and self._predictor:
-            found = self._predictor.predict(*work)
-        answer = found or self.estimate(*work)
+        there_ns: float | None = self._other.recorded_ns(*work) if self._other else None
+        fitted = None
+        if there_ns is None:
+            fitted = self.fitted(*work)
+            theirs = self._other.fitted(*work) if self._other else None
+            if theirs is not None and (fitted is None or theirs.points > fitted.points):
+                there_ns = theirs.duration_ns
+        scaled = self._to_here.here(there_ns, *work) if there_ns is not None else None
+        self.scaled += scaled is not None
+        return self._at_most_parts(scaled or fitted or self.estimate(*work), kind, fields)
+
+    def _at_most_parts(self, answer: Answer, kind: int, fields: Any) -> Answer:
         most_ns = self._parts_ns(fields) if kind == SignatureKind.KERNEL else math.inf
         return replace(answer, duration_ns=most_ns) if answer.duration_ns > most_ns else answer
 

@@ -40,8 +40,8 @@ class Family:
 @dataclass(frozen=True)
 class Rates:
     """Bandwidths in bytes per ns (of NVLink: what transfers get, 0 without), peaks in FLOP per ns,
-    times in ns. `numbers`: "section.key" -> value. `like`: the model whose shares of peak it takes
-    over, None for one with its own."""
+    times in ns. `numbers`: "section.key" -> value. `scaled_from`: the model whose times are scaled for
+    what this one's databases do not hold, None for none."""
 
     model: str
     multiprocessors: int
@@ -53,7 +53,7 @@ class Rates:
     peak_flop_per_ns: Mapping[str, float]
     numbers: Mapping[str, float]
     families: Mapping[str, Family]
-    like: str | None = None
+    scaled_from: str | None = None
 
     def peak(self, kind: str) -> float:
         """Peak FLOP per ns of a data type; a type that the data sheet lacks counts as fp32."""
@@ -127,17 +127,25 @@ def _efficiency(gpu: GpuModel) -> Mapping[str, Any]:
         raise ConfigError(
             file, "efficiency", 'is missing; write `like = "h200"` to take over its shares of peak'
         )
-    like = table.pop("like", None)
+    also, like = table.pop("also", None), table.pop("like", None)
+    if gpu.model in (also, like):
+        key = "like" if like == gpu.model else "also"
+        raise ConfigError(file, f"efficiency.{key}", "names the file itself")
+    if also and like:
+        raise ConfigError(file, "efficiency.also", "does not go with `like`, which says the same")
     if like is None:
         return table
-    if like == gpu.model:
-        raise ConfigError(file, "efficiency.like", "names the file itself")
-    base = {key: dict(value) for key, value in _efficiency(load_gpu(like)).items()}
+    base = {
+        key: dict(value)
+        for key, value in _efficiency(load_gpu(like)).items()
+        if key not in SCALED  # what two other models differ by
+    }
     for key, value in table.items():
         base.setdefault(key, {}).update(value)
     return base
 
 
+SCALED = ("scaled", "scaled_kernels")
 # What the estimators ask for: a file that lacks one is refused when it is read, not in the middle
 # of a run.
 REQUIRED_NUMBERS = (
@@ -176,6 +184,12 @@ REQUIRED_NUMBERS = (
         for part in ("", "_base")
     ),
 )
+
+
+def scaled_from(gpu: GpuModel) -> str | None:
+    """The GPU model whose times are scaled for what was never measured on this one: the one whose shares of
+    peak it takes over (`like`), or the one that its file names beside its own shares (`also`)."""
+    return gpu.efficiency.get("like") or gpu.efficiency.get("also")
 
 
 @lru_cache(maxsize=16)
@@ -227,5 +241,5 @@ def of(gpu: GpuModel) -> Rates:
         gpu.peak_flop_per_ns,
         numbers,
         families,
-        gpu.efficiency.get("like"),
+        scaled_from(gpu),
     )

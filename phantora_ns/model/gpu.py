@@ -8,7 +8,7 @@ floating-point operations per nanosecond.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from phantora_ns.model.contention import Contention
@@ -36,6 +36,15 @@ class HostCosts:
     graph_gap_ns: int = 0  # between back-to-back kernels of a CUDA graph
     graph_launch_ns: int = 0  # what cudaGraphLaunch costs the host
     graph_node_ns: int = 0  # what each op of the graph adds to that
+
+    def times(self, factor: float) -> HostCosts:
+        """With calls that take `factor` times as long: the CPU's time, not the GPU's latencies."""
+        return replace(
+            self,
+            call_ns={name: round(factor * ns) for name, ns in self.call_ns.items()},
+            graph_launch_ns=round(factor * self.graph_launch_ns),
+            graph_node_ns=round(factor * self.graph_node_ns),
+        )
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,10 @@ from phantora_ns.calibrate.host import (
     script,
 )
 from phantora_ns.cli.app import main
-from phantora_ns.config import ConfigError, load_cluster, topologies_dir
+from phantora_ns.config import ConfigError, load_cluster, load_gpu, topologies_dir
+from phantora_ns.kernels.database import databases
 from phantora_ns.launch.errors import UsageError
+from phantora_ns.launch.record.host_time import HostTimeOptions, Job, prepare
 
 LINE = (
     "phantora-ns cpu-score: 2000000 ns, 1900000 to 2300000 in 80% of 21 measurements, A CPU @ 2 GHz"
@@ -145,6 +147,27 @@ def test_a_run_takes_the_cluster_s_cpus(tmp_path, capsys):
     assert scale_of(tmp_path, path, "--host-time", "none") == 1
     measured = scale_of(tmp_path, path, "--host-time", "measured")
     assert measured > 0 and measured != 1
+
+
+def test_calls_cost_more_on_slower_cpus(tmp_path):
+    """The driver's code runs on the same CPU; a GPU's own latencies do not."""
+    path = tmp_path / "mine.toml"
+    path.write_text(cluster_texts()[-2])
+    assert main(["calibrate", "host", "--line", LINE, "--into", str(path)]) == 0
+    ratio = 2_000_000 / recorded_score("h200")
+    calls = load_gpu("h200").host.call_ns
+
+    def conf(scale):
+        options = HostTimeOptions("model", scale, None, jitter=False)
+        prepare(options, load_cluster(path), databases.paths("h200"), tmp_path, Job("job", "2.11"))
+        return dict(map(str.split, (tmp_path / "device.conf").read_text().splitlines()[1:]))
+
+    scaled, left = conf(1.0), conf(None)
+    assert left.items() >= {f"cost.{name}": str(ns) for name, ns in calls.items()}.items()
+    longer = {f"cost.{name}": str(round(ratio * ns)) for name, ns in calls.items()}
+    assert scaled.items() >= longer.items()
+    changed = {name for name in left if left[name] != scaled[name]}
+    assert changed == longer.keys() | {"graph_launch_ns", "graph_node_ns"}
 
 
 def test_the_command_says_what_to_write(capsys):

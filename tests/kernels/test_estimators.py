@@ -4,6 +4,7 @@ figures measured on an H200."""
 import dataclasses
 import math
 import struct
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
@@ -658,7 +659,10 @@ def test_a_gpu_file_without_efficiencies_is_refused():
     gpu = load_gpu("h200")
     with pytest.raises(ConfigError, match="efficiency"):
         rates.of(dataclasses.replace(gpu, efficiency={}))
-    broken = {key: dict(value) for key, value in gpu.efficiency.items()}
+    broken = {
+        key: dict(value) if isinstance(value, Mapping) else value
+        for key, value in gpu.efficiency.items()
+    }
     with pytest.raises(ConfigError, match="efficiency.gemm.base"):
         del broken["gemm"]["base"]
         rates.of(dataclasses.replace(gpu, efficiency=broken))

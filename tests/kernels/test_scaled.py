@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from recorded import record
 
-from phantora_ns.config import load_gpu
+from phantora_ns.config import ConfigError, load_gpu
 from phantora_ns.kernels import rates
 from phantora_ns.kernels.database import databases
 from phantora_ns.kernels.database.database import DatabaseError
@@ -106,9 +106,69 @@ def test_a_gpu_without_a_database_takes_the_one_alike(measured):
     assert [found.gpu for found in databases.find("a100")] == ["a100", "h200"]
 
 
+def sizes(name, *blocks):
+    """Launches of one kernel, a number of blocks each."""
+    return [[name, 1024 * n, n, 1, 128, 1, 1, 0, 0, 0, 0, b"%d" % n] for n in blocks]
+
+
+def test_a_gpu_with_recordings_of_its_own_takes_what_it_lacks_from_another(tmp_path):
+    """In this order: its own recording; another's recording; what is fitted to more of the function's
+    launches, its own or another's."""
+    few, many, none = "_Z3fewPf", "_Z4manyPf", "_Z4nonePf"
+    blocks = (1000, 2000, 4000, 8000, 16000)
+
+    def recorded(gpu, **entries):
+        return record(
+            tmp_path / f"{gpu}.sqlite",
+            *(
+                (0, fields, None, [ns * fields[2]] * 9)
+                for name, (ns, sizes_of) in entries.items()
+                for fields in sizes({"few": few, "many": many, "none": none}[name], *sizes_of)
+            ),
+            gpu=gpu,
+        )
+
+    own = recorded("h200", few=(10, blocks[:4]), many=(10, blocks))
+    other = recorded("h100", few=(50, blocks), many=(50, (*blocks[:4], 12000)), none=(30, blocks))
+    times, alone = KernelTimes("h200", [own, other]), KernelTimes("h200", [own])
+    there = KernelTimes("h100", [other])
+    assert times.scaled_from == "h100"
+
+    def asked(name, size):
+        """The answers of both GPUs' databases, of the own and of the other's; how many were scaled."""
+        (fields,) = sizes(name, size)
+        before = times.scaled
+        found = [t.lookup(0, fields)[0] for t in (times, alone, there)]
+        return *found, times.scaled - before
+
+    both, own_ns, _, scaled = asked(few, 4000)
+    assert both == own_ns == 40_000 and not scaled
+    both, own_ns, there_ns, scaled = asked(many, 12000)  # only the other recorded it
+    assert both != own_ns and abs(there_ns - both) < abs(own_ns - both) and scaled
+    both, own_ns, _, scaled = asked(many, 6000)  # as many launches: its own
+    assert both == own_ns and not scaled
+    for name in (few, none):
+        both, own_ns, there_ns, scaled = asked(name, 6000)
+        assert both != own_ns and abs(there_ns - both) < abs(own_ns - both) and scaled
+
+
+@pytest.mark.parametrize(
+    ("efficiency", "what"),
+    [
+        ({"also": "h200"}, "efficiency.also: names the file itself"),
+        ({"like": "h200"}, "efficiency.like: names the file itself"),
+        ({"like": "h100", "also": "a100"}, "efficiency.also: does not go with `like`"),
+    ],
+)
+def test_a_file_names_one_other_model(efficiency, what):
+    with pytest.raises(ConfigError, match=what):
+        rates.of(replace(load_gpu("h200"), efficiency=efficiency))
+
+
 def test_nothing_is_scaled_to_a_gpu_that_names_no_model(measured):
-    other = record(measured.with_name("h100.sqlite"), (3, COPY, None, [9]), gpu="h100")
-    for gpu, files in (("h200", [other]), ("a100", [other]), ("a100", [measured, other])):
+    h100 = record(measured.with_name("h100.sqlite"), (3, COPY, None, [9]), gpu="h100")
+    b200 = record(measured.with_name("b200.sqlite"), (3, COPY, None, [9]), gpu="b200")
+    for gpu, files in (("h200", [b200]), ("a100", [h100]), ("a100", [measured, h100])):
         with pytest.raises(DatabaseError, match="choose the simulated GPU's file"):
             databases.open_all(files, gpu)
         with pytest.raises(DatabaseError, match="choose the simulated GPU's file"):

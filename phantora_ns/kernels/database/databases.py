@@ -20,6 +20,7 @@ from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.database.records import Run, union
 from phantora_ns.kernels.database.schema import DatabaseError, reported
 from phantora_ns.kernels.database.writer import save, sweep
+from phantora_ns.kernels.rates import scaled_from
 
 SHIPPED = Path(str(resources.files("phantora_ns"))) / "data" / "kernels"
 SUFFIX = ".sqlite"
@@ -58,9 +59,9 @@ def paths(gpu: str, extra: Iterable[Path | str] = ()) -> list[Path]:
 
 
 def alike(gpu: str) -> str | None:
-    """The GPU model whose times are scaled for what was never measured on a `gpu`: the one from which
-    its data file takes the shares of peak (`like`). Raises ConfigError for an unknown model."""
-    return load_gpu(gpu).efficiency.get("like")
+    """The GPU model whose times are scaled for what was never measured on a `gpu` (rates.scaled_from).
+    Raises ConfigError for an unknown model."""
+    return scaled_from(load_gpu(gpu))
 
 
 def _readable(path: Path) -> bool:

@@ -7,7 +7,7 @@ asked for, in a fraction of a second. The same observations always give the same
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -49,13 +49,15 @@ def usable(found: Iterable[Observation]) -> Iterator[Observation]:
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """`error`: the relative error to expect (one standard deviation of the logarithm); `source` and
-    `bound_by` as in docs/wire-protocol.md; `family` for reports."""
+    `bound_by` as in docs/wire-protocol.md; `family` for reports; `points`: how many of its group (one function,
+    one type of operands) were measured."""
 
     duration_ns: float
     error: float
     source: int
     bound_by: int
     family: str
+    points: int = 0
 
 
 def _scattered(where: Point, time_ns: float) -> bool:
@@ -109,6 +111,7 @@ class _Family:
             self._inputs(points), values - np.log(lawful), configurations, run
         )
         self.count = len(points)
+        self.measured = Counter(p.group for p in points)
 
     def _lawful(self, group: str, terms: np.ndarray) -> np.ndarray:
         found = self._laws.get(group)
@@ -208,4 +211,7 @@ class FittedModels:
         ):
             return None
         duration, error = family.predict(where)
-        return Prediction(max(1.0, duration), error, where.source, where.bound_by, where.family)
+        points = family.measured[where.group]
+        return Prediction(
+            max(1.0, duration), error, where.source, where.bound_by, where.family, points
+        )

@@ -106,39 +106,31 @@ def difference_ns(other_ns: float, own_estimate_ns: float, other_estimate_ns: fl
     return (own_estimate_ns - other_estimate_ns) * min(1, other_ns / other_estimate_ns)
 
 
-class ScaledPredictor:
+class Scaled:
     """Another GPU's measured or fitted times, each changed by the difference of the two GPUs'
     estimates. By the data sheets, that is what the rate that limits the work takes more or less here:
     arithmetic by type, memory bandwidth, or multiprocessors x clock. What a kernel takes beyond its
     estimate is bound by something else, and stays; of what is quicker than its estimate (it finds its data in
     the cache) the difference counts in proportion. `share(kind, bound_by, fields)` of the difference is what both
-    GPUs have shown, 1 where only one was measured (docs/kernel-times.md). `lookup` and `other` answer for
-    the other GPU, `own` estimates for this one."""
+    GPUs have shown, 1 where only one was measured (docs/kernel-times.md). `other` and `own` estimate for the
+    other GPU and for this one."""
 
     def __init__(
-        self,
-        lookup: Callable[..., tuple[int, int, int]],
-        other: Estimator,
-        own: Estimator,
-        share: Callable[[int, int, Any], float],
-    ):
-        self._lookup, self._other, self._own, self._share = lookup, other, own, share
+        self, other: Estimator, own: Estimator, share: Callable[[int, int, Any], float]
+    ) -> None:
+        self._other, self._own, self._share = other, own, share
 
-    def predict(
-        self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None
+    def here(
+        self, other_ns: float, kind: int, fields: Any, context: Any, parameters: bytes | None
     ) -> Estimate | None:
-        """The time of a signature on this GPU, whose source is never "exact". None when the other
-        GPU's time is only an estimate."""
-        duration_ns, source, _ = self._lookup(kind, fields, context, parameters)
+        """The time here of a signature that takes `other_ns` there; its source is never "exact". None where
+        the estimate for the other GPU says nothing."""
         other, own = (e(kind, fields, context, parameters) for e in (self._other, self._own))
-        if (source, duration_ns) == (
-            other.source,
-            max(1, round(other.duration_ns)),
-        ) or other.duration_ns <= 0:
+        if other.duration_ns <= 0:
             return None
-        more_ns = difference_ns(duration_ns, own.duration_ns, other.duration_ns)
+        more_ns = difference_ns(other_ns, own.duration_ns, other.duration_ns)
         return Estimate(
-            duration_ns + self._share(kind, own.bound_by, fields) * more_ns,
+            other_ns + self._share(kind, own.bound_by, fields) * more_ns,
             SOURCES.get(kind, own.source),
             own.bound_by,
         )

@@ -133,7 +133,8 @@ def prepare(
     databases. Raises LaunchError, OSError."""
     gpu = cluster.gpu_model
     record = _record(files, gpu.model, options.mode in REPEATS)
-    described = replace(gpu, host=record.costs(gpu.host))
+    calls = record.costs(gpu.host).times(_slower(options, cluster, record))
+    described = replace(gpu, host=calls)
     write_device_conf(described, path / "device.conf", cluster.nodes)
     env = {"PHANTORA_HOST_TIME": options.mode}
     scale = _scale(options, cluster, record, path)
@@ -159,6 +160,15 @@ def prepare(
         except LaunchError as error:
             say(f"{error}; the record will not say how fast this machine is")
     return Prepared(env, run)
+
+
+def _slower(options: HostTimeOptions, cluster: Cluster, record: HostRecord) -> float:
+    """What the calls cost on the cluster's CPUs, over what they cost where they were measured: that machine was
+    like the one of the databases."""
+    theirs = cluster.server.cpu_score_ns
+    if options.scale is None or theirs is None or record.score is None:
+        return 1.0
+    return theirs / record.score
 
 
 def _scale(options: HostTimeOptions, cluster: Cluster, record: HostRecord, path: Path) -> float:
