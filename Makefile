@@ -120,11 +120,11 @@ bench-micro: build
 # Compares simulated with measured runs, our own scripts and the frameworks; needs no GPU. Goes on where it was stopped.
 # ACCURACY: options of bench.accuracy.compare, for example ACCURACY='--gpus 1,2 --host-time none'
 accuracy: build
-	$(VENV)/bin/python -m bench.accuracy.compare --steps 6 --no-traces --docs $(ACCURACY)
+	$(VENV)/bin/python -m bench.accuracy.compare --steps 10 --no-traces --docs $(ACCURACY)
 
 # The same without touching docs/: bench/accuracy/results/DATE.json, and what moved since the last one and why
 accuracy-nightly: build
-	$(VENV)/bin/python -m bench.accuracy.compare --steps 6 --no-traces --nightly $(ACCURACY)
+	$(VENV)/bin/python -m bench.accuracy.compare --steps 10 --no-traces --nightly $(ACCURACY)
 
 # What CI checks before the tests. It changes nothing; `make format` does.
 lint: lint-python lint-c

@@ -23,7 +23,7 @@ from typing import Any
 import phantora_ns
 from phantora_ns.whole_file import replacing
 
-MOST = 4
+MOST = 8
 """Folders that are kept: those that were made last."""
 _SOURCES = ("kernels", "model")
 """Folders of this package whose code decides a fit."""
