@@ -9,9 +9,10 @@
  * followed kernel by kernel, in the order in which the work was issued, because that is the order
  * in which it runs. A kernel counts for longer than it takes by the share of time in which the GPU
  * had no work. That share is known exactly where the host has waited for the GPU, and is taken over
- * from the time before such a wait. Waits for communication are not part of it: they are foretold
- * one by one (time/gaps.c), because a GPU that works and waits by turns is held down while it
- * works.
+ * from the time before such a wait. A pause, such as that for the next batch, lowers both means
+ * where it is, and says nothing of the work that follows. Waits for communication are not part of
+ * it: they are foretold one by one (time/gaps.c), because a GPU that works and waits by turns is
+ * held down while it works.
  *
  * Rule: all arithmetic uses whole numbers of simulated time, so runs repeat. */
 #include "time/power.h"
@@ -123,14 +124,19 @@ struct ph_clocked ph_power_run_locked(int device, const struct ph_time *time)
     return (struct ph_clocked){duration_ns, (uint64_t)clock, clock < power->highest_khz};
 }
 
-void ph_power_idle_locked(int device, uint64_t ns)
+/* The device has no work for so long. */
+static void rest(int device, uint64_t ns)
 {
     enum { SLICES = 16 };
-    const struct ph_power *power = &ph_spec()->power;
-    if (!power->available_uw || !ns) return;
-    int64_t window = power->window_ns, slice = window / SLICES,
+    int64_t window = ph_spec()->power.window_ns, slice = window / SLICES,
             left = ns < (uint64_t)window * SLICES ? (int64_t)ns : window * SLICES;
     for (; left > 0; left -= slice) follow(device, 0, left < slice ? left : slice);
+}
+
+void ph_power_idle_locked(int device, uint64_t ns)
+{
+    if (!ph_spec()->power.available_uw || !ns) return;
+    rest(device, ns);
     gpu[device].asked_ns += ns;
 }
 
@@ -155,7 +161,7 @@ void ph_power_sent_locked(int device, uint64_t bytes)
 
 void ph_power_waited_locked(uint64_t now)
 {
-    enum { SHORTEST_NS = 1000000 };
+    enum { SHORTEST_NS = 1000000, PAUSE_PPM = 900000 };
     const struct ph_power *power = &ph_spec()->power;
     if (!power->available_uw) return;
     for (int i = 0; i < DEVICES; i++) {
@@ -164,7 +170,9 @@ void ph_power_waited_locked(uint64_t now)
                  spent = gpu[i].asked_ns < passed ? gpu[i].asked_ns : passed;
         /* never all of it: a kernel that runs has a share */
         int64_t idle = (int64_t)((passed - spent) / WHOLE * (MILLION - WHOLE) / (passed / WHOLE));
-        if (passed >= (uint64_t)power->window_ns)
+        if (idle > PAUSE_PPM)
+            rest(i, passed - spent);
+        else if (passed >= (uint64_t)power->window_ns)
             gpu[i].idle_ppm = idle;
         else
             gpu[i].idle_ppm += (idle - gpu[i].idle_ppm) * (int64_t)passed / power->window_ns;

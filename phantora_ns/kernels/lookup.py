@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer", "Prediction", "Estimate", "Prediction | Estimate")
 EXACT, VARIANTS = 0, 1
+MANY_TIMES = 4
+"""A few more points of one kind do not make a better fit: sweeps differ, and no signature holds the layout."""
 LONGEST_NS = 1 << 40
 """18 minutes. A longer time comes from a nonsensical size in a signature, and would carry the clock
 of the rank away."""
@@ -164,18 +166,27 @@ class KernelTimes:
         self, kind: int, fields: Any, context: Any, parameters: bytes | None
     ) -> Prediction | Estimate:
         """What follows from measurements, else the estimate: what another GPU has recorded of this signature;
-        what is fitted to the GPU that has measured more of its kind."""
+        what is fitted to the recordings of this GPU or of that one."""
         work = kind, fields, context, parameters
         there_ns: float | None = self._other.recorded_ns(*work) if self._other else None
         fitted = None
         if there_ns is None:
             fitted = self.fitted(*work)
             theirs = self._other.fitted(*work) if self._other else None
-            if theirs is not None and (fitted is None or theirs.points > fitted.points):
+            if theirs is not None and self._better(theirs, fitted):
                 there_ns = theirs.duration_ns
         scaled = self._to_here.here(there_ns, *work) if there_ns is not None else None
         self.scaled += scaled is not None
         return self._at_most_parts(scaled or fitted or self.estimate(*work), kind, fields)
+
+    def _better(self, theirs: Prediction, own: Prediction | None) -> bool:
+        """Whether to take the other GPU's: both take those of the GPU whose shares of peak they have, but where the
+        other one has measured many times as much."""
+        if own is None:
+            return True
+        if self.rates.own_shares:
+            return theirs.points > MANY_TIMES * own.points
+        return own.points <= MANY_TIMES * theirs.points
 
     def _at_most_parts(self, answer: Answer, kind: int, fields: Any) -> Answer:
         most_ns = self._parts_ns(fields) if kind == SignatureKind.KERNEL else math.inf

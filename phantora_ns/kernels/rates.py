@@ -41,7 +41,8 @@ class Family:
 class Rates:
     """Bandwidths in bytes per ns (of NVLink: what transfers get, 0 without), peaks in FLOP per ns,
     times in ns. `numbers`: "section.key" -> value. `scaled_from`: the model whose times are scaled for
-    what this one's databases do not hold, None for none."""
+    what this one's databases do not hold, None for none; `own_shares`: whether the shares are this model's
+    own, and not those of that one."""
 
     model: str
     multiprocessors: int
@@ -54,6 +55,7 @@ class Rates:
     numbers: Mapping[str, float]
     families: Mapping[str, Family]
     scaled_from: str | None = None
+    own_shares: bool = True
 
     def peak(self, kind: str) -> float:
         """Peak FLOP per ns of a data type; a type that the data sheet lacks counts as fp32."""
@@ -242,4 +244,5 @@ def of(gpu: GpuModel) -> Rates:
         numbers,
         families,
         scaled_from(gpu),
+        "like" not in gpu.efficiency,
     )

@@ -293,7 +293,28 @@ def test_what_is_queued_counts_when_it_runs(power):
         power.ph_power_waited_locked(now)
     assert run(power, MS, COMPUTE).held
     power.ph_power_waited_locked(20_000 * MS)
-    assert not run(power, MS, COMPUTE, times=500).held
+    assert not run(power, MS, COMPUTE, times=40).held
+
+
+def test_a_pause_cools_the_work_after_it_and_no_longer(power):
+    """A step that waits for its GPU, and then for its next batch: 300 ms of work, 12 ms of none. After one
+    window of work the clock is that of work without pauses."""
+
+    def last_clocks(pause):
+        start(power)
+        now = 0
+        for _ in range(10):
+            step = [run(power, MS, COMPUTE) for _ in range(300)]
+            now += sum(kernel.duration_ns for kernel in step)
+            power.ph_power_waited_locked(now)
+            if pause:
+                now += 12 * MS
+                power.ph_power_waited_locked(now)
+        return [kernel.clock_khz for kernel in step]
+
+    without, paused = last_clocks(False), last_clocks(True)
+    assert paused[0] > 1.02 * without[0]
+    assert paused[-1] == pytest.approx(without[-1], rel=0.005)
 
 
 def test_gpus_at_their_limits_differ_and_free_ones_do_not(power):
