@@ -33,6 +33,7 @@ class Durations(Protocol):
     other_versions: set[LibraryVersions]
     renamed: int
     scaled_from: str | None
+    unmeasured: bool
 
     def lookup(
         self, kind: int, fields: Fields, context: Any = None, parameters: bytes | None = None

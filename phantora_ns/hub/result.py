@@ -49,6 +49,7 @@ def result(hub: Hub) -> dict[str, Any]:
         "unsupported_calls": diagnostics.of("unsupported"),
         "warnings": diagnostics.of("warning"),
         "guesses": _guesses(hub),
+        "scaled": _scaled(hub),
         "uncounted": sorted(hub.lookups.uncounted),
         "other_versions": _other_versions(hub),
         "leading": _leading(hub),
@@ -107,14 +108,20 @@ def _nccl(hub: Hub) -> dict[str, str | None] | None:
 
 
 def _guesses(hub: Hub) -> dict[str, int]:
-    """The guesses of ranks, how many signatures took another GPU model's measurements, and how many
-    those of a kernel with another name."""
+    """The guesses of ranks, how many signatures took another GPU model's measurements because this one has
+    none, and how many those of a kernel with another name."""
     times, found = hub.lookups.models.times, hub.diagnostics.of("guess")
-    if times.scaled:
+    if times.scaled and times.unmeasured:
         found[f"kernel time scaled from {times.scaled_from}"] = times.scaled
     if times.renamed:
         found["kernel time recorded under the name of another PyTorch release"] = times.renamed
     return found
+
+
+def _scaled(hub: Hub) -> dict[str, Any] | None:
+    """How many signatures took another GPU model's measurements."""
+    times = hub.lookups.models.times
+    return {"from": times.scaled_from, "signatures": times.scaled} if times.scaled else None
 
 
 def _leading(hub: Hub) -> dict[str, Any] | None:

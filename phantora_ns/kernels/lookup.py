@@ -95,6 +95,7 @@ class KernelTimes:
             self._other = KernelTimes(self.scaled_from, alike, fits=fits)
             self._to_here = Scaled(self._other.estimate, self.estimate, self.rates.scaled_share)
         self.scaled = 0  # signatures answered by another GPU model's times
+        self.unmeasured = not self.databases  # it has none but those of another GPU model
         self.renamed = 0  # kernels found under the name that another release of PyTorch gives them
         self._answers: dict[Any, tuple[int, int, int]] = {}
         self._live = LiveTimes()

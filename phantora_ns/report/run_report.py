@@ -92,6 +92,7 @@ def build_report(
         "kernel_time_share": _kernel_time_share(every),
         "kernel_time_ns": _kernel_time_ns(every),
         "recorded_elsewhere": _recorded_elsewhere(hub, every),
+        "scaled": hub["scaled"] if hub else None,
         "gpu_clock": _gpu_clock(every),
         "starts": start_part(run_dir),
         "folding": fold_part(run_dir, run, hub),

@@ -17,7 +17,7 @@ class ForeseeableTimes:
     def __init__(self, gpu, databases, versions=None, fits=None) -> None:
         self.versions, self.other_versions = versions, ()
         self.asked = 0
-        self.scaled, self.renamed, self.scaled_from = 0, 0, None
+        self.scaled, self.renamed, self.scaled_from, self.unmeasured = 0, 0, None, False
 
     def recorded_elsewhere(self, kind, fields):
         return False

@@ -32,6 +32,8 @@ SharedStats.owner = lambda stats: os.getpid()
 class NoTimes:
     versions = None
     scaled = renamed = 0
+    scaled_from = None
+    unmeasured = False
 
     def recorded_elsewhere(self, kind, fields):
         return False

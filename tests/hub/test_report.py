@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from client import STEP, Client, form
-from inprocess import hub_json
+from inprocess import NoTimes, hub_json
 
 from phantora_ns.config import load_cluster
 from phantora_ns.config.description import write_cluster
@@ -280,6 +280,18 @@ def test_a_real_hubs_part_fits(hub):
         1,
     ]
     assert summary_lines(report)
+
+
+@pytest.mark.parametrize("unmeasured", [False, True])
+def test_times_of_another_gpu_model_are_counted(run_dir, monkeypatch, unmeasured):
+    """They are guesses where no database is of the simulated GPU."""
+    monkeypatch.setattr(NoTimes, "scaled", 3)
+    monkeypatch.setattr(NoTimes, "scaled_from", "h100")
+    monkeypatch.setattr(NoTimes, "unmeasured", unmeasured)
+    (run_dir / "hub.json").write_text(json.dumps(hub_json()))
+    report = build_report(run_dir, exit_code=0, failed_by=None, wall_s=1)
+    assert report["scaled"] == {"from": "h100", "signatures": 3}
+    assert report["guesses"] == ({"kernel time scaled from h100": 3} if unmeasured else {})
 
 
 @pytest.mark.parametrize(

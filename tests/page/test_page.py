@@ -395,7 +395,7 @@ def bare():
         "schema": 2, "arithmetic": None,
         "world_size": 1, "nodes": 1, "gpus_per_node": 1, "ranks": [], "simulated_ns": 0, "wall_s": 1.5,
         "software": None, "nccl": None, "kernel_time_share": {}, "recorded_elsewhere": None,
-        "gpu_clock": None,
+        "gpu_clock": None, "scaled": None,
         "host_time": {"mode": "auto", "time_share": {}, "measured": {"call_sites": 3}},
         "values": {"unknown_reads": 0, "chosen": 0}, "leading": None, "messages": 3,
         "bad_messages": 0, "revised": 0, "expired_values": 0, "unsupported_calls": {"cudaNew": 2},
