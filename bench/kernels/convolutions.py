@@ -11,7 +11,6 @@ so that a visit that ends early has some of each. Pauses as long as the work kee
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -21,7 +20,7 @@ import torch.nn.functional as F
 import torchvision
 
 from bench.kernels.operators import both, tensor
-from bench.kernels.rested import Work, sweep
+from bench.kernels.rested import Work, main
 
 MODELS = (
     ("resnet18", 224), ("resnet34", 224), ("resnet152", 224), ("resnext101_64x4d", 224),
@@ -120,13 +119,5 @@ def cases() -> Iterator[Work]:
             yield f"batch norm {layer.inputs} {layer.height} {batch} {dtype} {form}", norm
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=1e9, help="end before so much time")
-    parser.add_argument("--every", type=int, default=1, help="one of so many: a rehearsal")
-    options = parser.parse_args()
-    sweep(list(cases())[:: options.every], options.seconds)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, cases)

@@ -12,14 +12,12 @@ each. Pauses as long as the work keep the GPU cool. An operator that fails is na
 
 from __future__ import annotations
 
-import argparse
-import itertools
 from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
 
-from bench.kernels.rested import Work, sweep
+from bench.kernels.rested import Work, main
 
 TYPES = (torch.bfloat16, torch.float32)
 SHAPES = ((1024, 768), (4096, 2048), (8192, 4096), (4096, 8192), (8192, 14336), (16384, 1024))
@@ -195,13 +193,5 @@ def everything() -> Iterator[Work]:
         yield from vision(dtype)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=1e9, help="end before so much time")
-    parser.add_argument("--every", type=int, default=1, help="one of so many: a rehearsal")
-    options = parser.parse_args()
-    sweep(itertools.islice(everything(), 0, None, options.every), options.seconds)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, everything)

@@ -4,6 +4,8 @@ Why it exists: the sweeps keep the GPU cool by resting for as long as each call 
 out what fails.
 """
 
+import argparse
+import itertools
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -45,3 +47,12 @@ def sweep(cases: Iterable[Work], seconds: float) -> None:
     for line in sorted(failed):
         print(line, file=sys.stderr)
     print(f"{done} cases, {len(failed)} failed, {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def main(about: str, cases: Callable[[], Iterable[Work]]) -> None:
+    """What a sweep's file runs: every so many of its cases, in their order. `about`: the file's docstring."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=1e9, help="end before so much time")
+    parser.add_argument("--every", type=int, default=1, help="one of so many: a rehearsal")
+    options = parser.parse_args()
+    sweep(itertools.islice(cases(), 0, None, options.every), options.seconds)

@@ -13,7 +13,6 @@ GPU cool. A case that fails is named and left out.
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections.abc import Iterator
 
@@ -21,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from bench.kernels.operators import both, tensor
-from bench.kernels.rested import Work, sweep
+from bench.kernels.rested import Work, main
 
 HALVES = (torch.bfloat16, torch.float16)
 FLOAT = torch.float32
@@ -298,15 +297,11 @@ POOLS = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=1e9, help="end before so much time")
-    parser.add_argument("--every", type=int, default=1, help="one of so many: a rehearsal")
-    options = parser.parse_args()
-    cases = [*products(), *norms(), *convolutions(), *attention(), *others()]
-    random.Random(0).shuffle(cases)
-    sweep(cases[:: options.every], options.seconds)
+def cases() -> list[Work]:
+    found = [*products(), *norms(), *convolutions(), *attention(), *others()]
+    random.Random(0).shuffle(found)
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, cases)

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer", "Prediction", "Estimate", "Prediction | Estimate")
 EXACT, VARIANTS = 0, 1
 MANY_TIMES = 4
-"""A few more points of one kind do not make a better fit: sweeps differ, and no signature holds the layout."""
+"""So many times as many kernels of a function one GPU must have measured for its fit to be the better one. A few
+more say nothing: they may be of another layout, which no signature holds."""
 LONGEST_NS = 1 << 40
 """18 minutes. A longer time comes from a nonsensical size in a signature, and would carry the clock
 of the rank away."""
@@ -157,7 +158,7 @@ class KernelTimes:
     def fitted(
         self, kind: int, fields: Any, context: Any = None, parameters: bytes | None = None
     ) -> Prediction | None:
-        """What follows from this GPU's measurements of other signatures."""
+        """What follows from this GPU's measurements of other signatures, for another GPU's KernelTimes."""
         if self._predictor is None:
             return None
         found = self._predictor.predict(kind, fields, context, parameters)
@@ -172,7 +173,7 @@ class KernelTimes:
         there_ns: float | None = self._other.recorded_ns(*work) if self._other else None
         fitted = None
         if there_ns is None:
-            fitted = self.fitted(*work)
+            fitted = self._predictor.predict(*work) if self._predictor else None
             theirs = self._other.fitted(*work) if self._other else None
             if theirs is not None and self._better(theirs, fitted):
                 there_ns = theirs.duration_ns

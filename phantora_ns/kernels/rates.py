@@ -129,18 +129,16 @@ def _efficiency(gpu: GpuModel) -> Mapping[str, Any]:
         raise ConfigError(
             file, "efficiency", 'is missing; write `like = "h200"` to take over its shares of peak'
         )
-    also, like = table.pop("also", None), table.pop("like", None)
-    if gpu.model in (also, like):
-        key = "like" if like == gpu.model else "also"
-        raise ConfigError(file, f"efficiency.{key}", "names the file itself")
-    if also and like:
+    for key in ("like", "also"):
+        if table.get(key) == gpu.model:
+            raise ConfigError(file, f"efficiency.{key}", "names the file itself")
+    like, also = table.pop("like", None), table.pop("also", None)
+    if like and also:
         raise ConfigError(file, "efficiency.also", "does not go with `like`, which says the same")
     if like is None:
         return table
     base = {
-        key: dict(value)
-        for key, value in _efficiency(load_gpu(like)).items()
-        if key not in SCALED  # what two other models differ by
+        key: dict(value) for key, value in _efficiency(load_gpu(like)).items() if key not in SCALED
     }
     for key, value in table.items():
         base.setdefault(key, {}).update(value)
@@ -148,6 +146,8 @@ def _efficiency(gpu: GpuModel) -> Mapping[str, Any]:
 
 
 SCALED = ("scaled", "scaled_kernels")
+"""Sections that say what two models' times differ by: no third model takes them over."""
+
 # What the estimators ask for: a file that lacks one is refused when it is read, not in the middle
 # of a run.
 REQUIRED_NUMBERS = (

@@ -191,7 +191,7 @@ def _scale(options: HostTimeOptions, cluster: Cluster, record: HostRecord, path:
             "server.cpu_score: no database says how fast its machine was; "
             f"in {cluster.file}; remove it, or record one with phantora-ns profile"
         )
-    return options.scale * theirs / record.score
+    return options.scale * _slower(options, cluster, record)
 
 
 def _here(job: Job, path: Path) -> Here:
