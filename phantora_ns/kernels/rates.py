@@ -163,6 +163,7 @@ REQUIRED_NUMBERS = (
     "gemm.sustained",
     "gemm.unaligned",
     "gemm.odd",
+    "gemm.vector",
     "attention.score_cost",
     "attention.causal_tail",
     "attention.bandwidth",

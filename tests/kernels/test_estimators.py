@@ -101,6 +101,16 @@ def test_only_tensor_cores_need_aligned_rows():
     assert H200.number("gemm.odd") < 0.25 < H200.number("gemm.unaligned") < 1
 
 
+@given(sizes, sizes, st.integers(1, 8192), st.permutations(range(3)))
+def test_a_product_with_a_vector_in_fp32_moves_each_element_once(rows, columns, batch, order):
+    """It takes what memory takes, however its sizes fill tiles; recorded products with a vector in bf16 do, too."""
+    m, n, k = ((1, rows, columns)[at] for at in order)
+    call = product(m, n, k, batch, FP32, 68)
+    moving = sum(gemm.moved_bytes(call)) / H200.memory_bytes_per_ns
+    assert gemm.with_vector(call) and not gemm.with_vector(product(m, n, k, batch))
+    assert moving <= gemm.duration_ns(call, H200) <= H200.number("gemm.base") + 2 * moving
+
+
 def test_types_choose_the_peak_that_bounds_them():
     kinds = [
         product(1, 1, 1, 1, *t)

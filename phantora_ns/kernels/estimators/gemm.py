@@ -6,7 +6,8 @@ fivefold, so the time must come from the call. The model: the library picks the 
 k that finish first. Tiles run in waves over the multiprocessors. The power limit bounds the rate of a
 large product; memory bounds a thin one. Part of writing the result does not overlap with arithmetic. Rows
 that do not begin at multiples of 16 bytes (a vocabulary of 50,257) cost three to five times as much.
-The shares are fitted (bench/kernels) and stand in the GPU's data file.
+Without tensor cores, a product with a vector has kernels of its own, which memory alone bounds. The shares are
+fitted (bench/kernels) and stand in the GPU's data file.
 """
 
 from __future__ import annotations
@@ -103,11 +104,21 @@ def misaligned(gemm: Gemm) -> str:
     return "odd" if found <= 2 else "unaligned"
 
 
+def with_vector(gemm: Gemm) -> bool:
+    """Whether an operand or the result is a vector (of each batch), and tensor cores do not compute. cuBLAS' kernels
+    for such products (its symbols gemv2N, gemv2T, gemmk1) have no tiles: they read and write every element once."""
+    return min(gemm.m, gemm.n, gemm.k) == 1 and arithmetic(gemm) in WITHOUT_TENSOR_CORES
+
+
 def duration_ns(gemm: Gemm, rates: Rates) -> float:
     """Nanoseconds of the product on the GPU, never less than its peaks allow. O(tiles x splits)."""
     m, n, k, batch = (max(1, v) for v in (gemm.m, gemm.n, gemm.k, gemm.batch))
     gemm = gemm._replace(m=m, n=n, k=k, batch=batch)
     kind = arithmetic(gemm)
+    if with_vector(gemm):
+        moving = sum(moved_bytes(gemm)) / rates.memory_bytes_per_ns
+        arithmetic_ns = flop(gemm) / rates.peak(kind)
+        return rates.number("gemm.base") + max(moving / rates.number("gemm.vector"), arithmetic_ns)
     peak = rates.peak(kind)
     bandwidth = rates.memory_bytes_per_ns * rates.number("gemm.bandwidth")
     per_multiprocessor = peak / rates.multiprocessors

@@ -139,9 +139,10 @@ def _gemm(product: Gemm, estimate: launch.Estimate, rates: Rates) -> Point:
     terms, position = _product_terms(product, rates)
     types = f"{product.atype},{product.btype},{product.ctype},{product.dtype} {gemm.arithmetic(product)}"
     layout = f"{product.transa}{product.transb} {product.api} {product.epilogue}"
+    kernels = "vector" if gemm.with_vector(product) else gemm.misaligned(product)
     return Point(
         "gemm",
-        f"{types} {gemm.misaligned(product)}".rstrip(),
+        f"{types} {kernels}".rstrip(),
         layout,
         (estimate.duration_ns, *terms),
         position,
