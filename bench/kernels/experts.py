@@ -136,8 +136,6 @@ def moves(layer: Layer, tokens: int, dtype: torch.dtype) -> Iterator[Work]:
     cubes = tensor(tokens, layer.chosen, width, dtype=dtype, grad=True)
     yield "sum", both(lambda a: a.sum(1), cubes)
     yield "weigh", both(lambda a, w: (a.float() * w[..., None]).to(dtype), cubes, weights)
-    if dtype is FLOAT:  # nobody's: and such products would blur the law of larger ones
-        return
     yield (
         "weigh and sum",
         both(lambda a, w: torch.bmm(w[:, None].to(dtype), a).squeeze(1), cubes, weights),

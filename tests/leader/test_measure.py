@@ -391,6 +391,8 @@ torch.backends.cuda.matmul.allow_tf32 = True
 torch.randn(48, 64, device="cuda") @ torch.randn(64, 80, device="cuda")
 torch.bmm(torch.randn(3, 48, 64, device="cuda"), torch.randn(3, 64, 80, device="cuda"))
 torch.cuda.synchronize()
+import time
+time.sleep(0.2)  # PyTorch's autograd threads end the process if it ends before them (jobs/operators.py)
 """
 
 
