@@ -213,7 +213,7 @@ def make(library, end_in_turn):
     if child:
         _, status = os.waitpid(child, 0)
         os._exit(0 if status == 0 else 70)
-    _require_quiet(library)
+    _require_quiet(library, hidden.groups[0].modules.get("torch._C"))
     if any(type(one).__module__ == "nanobind" for one in gc.get_objects()):
         ctypes.pythonapi.Py_AtExit(library.phantora_hush)
     # after the imports: what they do at exit writes to the image, and runs later than this
@@ -232,8 +232,8 @@ def make(library, end_in_turn):
     _become(library, hidden)
 
 
-def _require_quiet(library):
-    """Ends the process if an import has left what no image can hold."""
+def _require_quiet(library, torch):
+    """Ends the process if an import has left what no image can hold. `torch`: torch._C."""
     descriptors = []
     for number in os.listdir("/proc/self/fd"):
         try:
@@ -247,7 +247,8 @@ def _require_quiet(library):
     if len(os.listdir("/proc/self/task")) != 1:
         print("an import leaves a thread that a fork keeps", file=sys.stderr)
         os._exit(70)
-    if library.phantora_elapsed_ns():
+    # a fork of a process that has so much as counted its GPUs cannot use CUDA
+    if library.phantora_elapsed_ns() or (torch and torch._cuda_isInBadFork()):
         print("an import uses CUDA", file=sys.stderr)
         os._exit(70)
 

@@ -43,12 +43,12 @@ dist.destroy_process_group()
 """
 
 
-def answers(phantora, tmp_path, warm, words=(), nodes=1):
+def answers(phantora, tmp_path, warm, words=(), nodes=1, options=()):
     job = tmp_path / "job.py"
     job.write_text(JOB)
     report = tmp_path / f"{warm}.json"
     done = phantora(
-        "--warm-start", warm, "--report", report, "--quiet", "torchrun", "--nnodes", nodes,
+        "--warm-start", warm, *options, "--report", report, "--quiet", "torchrun", "--nnodes", nodes,
         "--nproc-per-node", 2, job, *words, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -75,6 +75,21 @@ def test_the_allocators_settings_of_the_script(phantora, tmp_path):
     warm, starts = answers(phantora, tmp_path, "auto", words)
     assert warm == plain
     assert all(all(one["expandable"]) for one in warm)
+    assert starts["warm"] + starts["plain"].get("the stack lies in the way", 0) == 3
+
+
+def test_a_module_that_asks_for_gpus_when_it_is_imported_is_left_out(
+    phantora, tmp_path, monkeypatch
+):
+    """torch then lets no fork use CUDA: "Cannot re-initialize CUDA in forked subprocess"."""
+    (tmp_path / "asks_for_gpus.py").write_text("import torch; torch.cuda.is_available()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    plain, _ = answers(phantora, tmp_path, "off")
+    warm, starts = answers(
+        phantora, tmp_path, "auto", options=("--preload-modules", "asks_for_gpus")
+    )
+    assert warm == plain
+    assert starts["plain"].pop("no image of all modules: an import uses CUDA") > 0
     assert starts["warm"] + starts["plain"].get("the stack lies in the way", 0) == 3
 
 
