@@ -44,6 +44,8 @@ class Clients:
         """Those that have left with times that are not final."""
         self._killed = False
         """Whether one of them left without a BYE."""
+        self._before = 0
+        """How many of `everyone` had ended before the first of the present ones came."""
         self.everyone: list[Client] = []
         self.numbered: list[Client] = []
 
@@ -64,6 +66,10 @@ class Clients:
             raise Refused(str(error)) from None
         if self._killed:
             self._close_ended()
+        if len(self.everyone) > self._before and not self._present:
+            self._graph.run()
+            self._graph.begin_anew(max(one.end_ns() for one in self.everyone[self._before :]))
+            self._before = len(self.everyone)
         client = Client(identity, self._graph.add_client(), info, stats)
         self._present[identity] = client
         self.everyone.append(client)

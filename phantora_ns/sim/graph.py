@@ -261,6 +261,12 @@ class EventGraph:
             timeline.account.settle()
             timeline.forget_activity(before_ns)
 
+    def begin_anew(self, ended_ns: int) -> None:
+        """All clients have ended, the last one at `ended_ns`, and others come, which begin at 0. Their
+        communication begins there, too, and shares no link with what was over. Call `run` first."""
+        self.commit(ended_ns)
+        self._flows.begin_anew()
+
     def close(self, ended: Mapping[int, int], others: Iterable[int]) -> set[int]:
         """Removes what ended clients have queued, and returns which clients. `ended` maps a client
         to the time of its end. A client that shares communication with `others`, which live, is left

@@ -117,6 +117,32 @@ def test_what_the_dead_have_queued_takes_place_for_nobody(graph):
     graph.check()
 
 
+def test_who_comes_after_all_have_ended_begins_at_0(graph):
+    """2-3 reduce as if alone, and as early, although 0-1 have taken 5,000 ns before them."""
+    front, other = comm_of(graph, 0, 1), comm_of(graph, 2, 3)
+    end = [reduce(graph, front, client, 1, [0, 5000, 0]) for client in (0, 1)][0]
+    graph.run()
+    graph.begin_anew(6000)
+    for number in (1, 2):
+        ends = [reduce(graph, other, client, number, [number - 1, 0, 0]) for client in (2, 3)]
+        graph.run()
+        assert ends[0].time_ns == number * (10 + 100 + 5)
+        graph.commit(number * 20)
+    graph.check()
+    assert (end.time_ns, graph.late, graph.retimed) == (5115, 0, 0)
+
+
+def test_what_is_under_way_when_all_have_ended_shares_links_with_who_comes(graph):
+    """The flow of 0-1 has 50 ns left when that of 2-3 begins, and both get half of the link."""
+    front, other = comm_of(graph, 0, 1), comm_of(graph, 2, 3)
+    end = [reduce(graph, front, client, 1, [0, 5950, 0]) for client in (0, 1)][0]
+    graph.run()
+    graph.begin_anew(6000)
+    late = [reduce(graph, other, client, 1, [0, 0, 0]) for client in (2, 3)][0]
+    graph.run()
+    assert (end.time_ns, late.time_ns, graph.late) == (6115, 165, 0)
+
+
 def test_the_dead_that_others_wait_for_are_not_closed(graph):
     front, back = comm_of(graph, 0, 1), comm_of(graph, 2, 3)
     end = [reduce(graph, front, client, 1, [0, 50, 0]) for client in (0, 1)][0]

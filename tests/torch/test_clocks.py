@@ -69,3 +69,16 @@ def test_observing_operators_is_not_the_job_s_time(phantora):
     observed, alone, excluded = map(int, done.stdout.split())
     assert observed < 1.25 * alone
     assert excluded == 0, "what is excluded is taken off what the thread computes next"
+
+
+def test_communication_of_processes_that_come_after_all_others_does_not_wait_for_their_end(
+    phantora,
+):
+    """Simulated time begins at 0 in each, also for the links."""
+    done = phantora(
+        "--quiet", "--gpus-per-node", 2, "--", sys.executable, JOBS / "generations.py", timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    took = [float(line.split()[1]) for line in done.stdout.splitlines() if line[:5] == "TOOK "]
+    assert len(took) == 2
+    assert max(took) < 1
