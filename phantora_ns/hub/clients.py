@@ -41,11 +41,11 @@ class Clients:
         self.get: Callable[[bytes], Client | None] = self._present.get
         """The client of a socket identity, None when none has sent HELLO."""
         self._open: list[Client] = []
-        """Those that have left with times that are not final."""
+        """Those that have left with times that are not final, and began with the present ones."""
         self._killed = False
         """Whether one of them left without a BYE."""
-        self._before = 0
-        """How many of `everyone` had ended before the first of the present ones came."""
+        self._ended_ns = 0
+        """When the last of those ended that began with the present ones."""
         self.everyone: list[Client] = []
         self.numbered: list[Client] = []
 
@@ -66,10 +66,11 @@ class Clients:
             raise Refused(str(error)) from None
         if self._killed:
             self._close_ended()
-        if len(self.everyone) > self._before and not self._present:
+        if self._ended_ns and not self._present:
             self._graph.run()
-            self._graph.begin_anew(max(one.end_ns() for one in self.everyone[self._before :]))
-            self._before = len(self.everyone)
+            self._graph.begin_anew(self._ended_ns)
+            self._open.clear()  # their times say nothing beside those of who comes
+            self._ended_ns = 0
         client = Client(identity, self._graph.add_client(), info, stats)
         self._present[identity] = client
         self.everyone.append(client)
@@ -83,6 +84,7 @@ class Clients:
         del self._present[client.identity]
         self._communicators.depart(client)
         client.leave()
+        self._ended_ns = max(self._ended_ns, client.end_ns())
         self._open.append(client)
         self._killed |= killed
 

@@ -18,14 +18,13 @@ class TransferFlows:
     """Starts, moves and ends transfers. `committed_ns`: nothing before it can change any more.
 
     The flow simulator's time never goes back, but processes that come after all others have ended begin
-    at 0 (`begin_anew`). So each flow has a shift: what the flow simulator's time is ahead of its own.
+    at 0 (`begin_anew`). So each transfer has a shift: what the flow simulator's time is ahead of its own.
     """
 
     def __init__(self, flows: FlowSimulator, queue: WorkQueue) -> None:
         self._flows = flows
         self._queue = queue
-        self._owners: dict[Flow, tuple[Transfer, int]] = {}
-        """Each flow's transfer, and its shift in ns."""
+        self._owners: dict[Flow, Transfer] = {}
         self._shift_ns = 0
         self.committed_ns = 0
         self.disturbed = False
@@ -48,9 +47,10 @@ class TransferFlows:
         if start_ns == transfer.start_ns:
             return None
         transfer.start_ns = start_ns
-        flows_ns = min(start_ns + course.before_ns, LATEST_NS)
-        shift_ns = self._shift_ns if transfer.flow is None else self._owners[transfer.flow][1]
-        committed_ns = self.committed_ns + self._shift_ns - shift_ns
+        if transfer.flow is None:
+            transfer.shift_ns = self._shift_ns
+        flows_ns = min(start_ns + course.before_ns, LATEST_NS) + transfer.shift_ns
+        committed_ns = self._flows_committed_ns
         frozen = transfer.flow is not None and transfer.flows_ns < committed_ns
         if frozen or flows_ns < committed_ns:
             self.late += 1
@@ -59,12 +59,12 @@ class TransferFlows:
             flows_ns = committed_ns
         transfer.flows_ns = flows_ns
         if transfer.flow is None:
-            transfer.flow = self._flows.add_group(flows_ns + shift_ns, course.shared)
-            self._owners[transfer.flow] = transfer, shift_ns
+            transfer.flow = self._flows.add_group(flows_ns, course.shared)
+            self._owners[transfer.flow] = transfer
         else:
-            self._flows.move(transfer.flow, flows_ns + shift_ns)
+            self._flows.move(transfer.flow, flows_ns)
         self.disturbed = True
-        self._queue.complete(transfer, flows_ns + course.estimate_ns)
+        self._queue.complete(transfer, flows_ns - transfer.shift_ns + course.estimate_ns)
         return None
 
     def end(self, transfer: Transfer, settled_ns: int = 0) -> tuple[int, int]:
@@ -75,8 +75,7 @@ class TransferFlows:
         end_ns = transfer.start_ns + course.before_ns + course.private_ns
         if course.shared is not None:
             assert transfer.flow is not None
-            shift_ns = self._owners[transfer.flow][1]
-            flows_end_ns = self._flows.completion_ns(transfer.flow) - shift_ns
+            flows_end_ns = self._flows.completion_ns(transfer.flow) - transfer.shift_ns
             end_ns = max(end_ns, flows_end_ns)
             settled_ns = flows_end_ns + 1
         return max(end_ns + course.after_ns, transfer.start_ns + 1, settled_ns), settled_ns
@@ -85,23 +84,28 @@ class TransferFlows:
         """Asks the flow simulator which completions it has revised, and queues their transfers."""
         self.disturbed = False
         for flow, completion_ns in self._flows.changed().items():
-            owner = self._owners.get(flow)
-            if owner is None:  # dropped under way
+            transfer = self._owners.get(flow)
+            if transfer is None:  # dropped under way
                 continue
-            transfer, shift_ns = owner
             if transfer.completion_queued is None and transfer.time_ns is not None:
                 assert transfer.settled_ns is not None
                 self.retimed += 1
-                self._queue.complete(transfer, min(transfer.settled_ns, completion_ns - shift_ns))
+                end_ns = completion_ns - transfer.shift_ns
+                self._queue.complete(transfer, min(transfer.settled_ns, end_ns))
 
     def commit(self, before_ns: int) -> None:
         """Nothing will start before `before_ns` any more."""
         self.committed_ns = before_ns
-        self._flows.commit(before_ns + self._shift_ns)
+        self._flows.commit(self._flows_committed_ns)
+
+    @property
+    def _flows_committed_ns(self) -> int:
+        """`committed_ns` in the flow simulator's time."""
+        return self.committed_ns + self._shift_ns
 
     def begin_anew(self) -> None:
         """From now on, communication begins at 0 again. What is under way goes on, and shares the links."""
-        self._shift_ns += self.committed_ns
+        self._shift_ns = self._flows_committed_ns
         self.committed_ns = 0
 
     def release(self, transfer: Transfer) -> None:
@@ -115,13 +119,12 @@ class TransferFlows:
         """Drops a transfer all of whose members have ended. Flows that start at `from_ns` or later
         are withdrawn, so that they slow nobody down. Others stay, and end as they do."""
         flow = transfer.flow
-        shift_ns = self._shift_ns if flow is None else self._owners[flow][1]
-        committed_ns = self.committed_ns + self._shift_ns - shift_ns
         self.release(transfer)
-        if flow is not None and transfer.flows_ns >= max(from_ns, committed_ns):
+        from_ns = max(from_ns + transfer.shift_ns, self._flows_committed_ns)
+        if flow is not None and transfer.flows_ns >= from_ns:
             self._flows.withdraw(flow)
             self.disturbed = True
 
     def under_way(self) -> Iterator[tuple[Flow, Transfer]]:
         """Each flow with the transfer that it belongs to."""
-        return ((flow, transfer) for flow, (transfer, _) in self._owners.items())
+        return iter(self._owners.items())

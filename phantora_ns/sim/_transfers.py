@@ -29,7 +29,8 @@ class LaunchBegin(Vertex):
 class Transfer(Vertex):
     """One matched operation: a collective, or a send with its receive. Its time is its end.
 
-    It starts (`start_ns`) when every member has reached it; its flows start at `flows_ns`.
+    It starts (`start_ns`) when every member has reached it; its flows start at `flows_ns`
+    of the flow simulator, whose time is ahead by `shift_ns`.
     `matched`: every member has issued its part. `values` belongs to the caller, who may attach data
     to it.
     """
@@ -44,6 +45,7 @@ class Transfer(Vertex):
         "least_ns",
         "start_ns",
         "flows_ns",
+        "shift_ns",
         "flow",
         "completion_queued",
         "values",
@@ -63,7 +65,7 @@ class Transfer(Vertex):
         self.least_ns = 0
         """A lower bound of its time, from its start; 0 while nothing is known."""
         self.start_ns: int | None = None
-        self.flows_ns = 0
+        self.flows_ns = self.shift_ns = 0
         self.flow: Flow | None = None
         self.completion_queued: tuple[int, int, int, Vertex] | None = None
         """Its entry in the work queue, which asks for its completion."""

@@ -81,7 +81,7 @@ def test_the_allocators_settings_of_the_script(phantora, tmp_path):
 def test_a_module_that_asks_for_gpus_when_it_is_imported_is_left_out(
     phantora, tmp_path, monkeypatch
 ):
-    """torch then lets no fork use CUDA: "Cannot re-initialize CUDA in forked subprocess"."""
+    """Once a process has counted its GPUs, torch refuses CUDA in its forks ("Cannot re-initialize CUDA")."""
     (tmp_path / "asks_for_gpus.py").write_text("import torch; torch.cuda.is_available()")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     plain, _ = answers(phantora, tmp_path, "off")

@@ -115,11 +115,10 @@ def duration_ns(gemm: Gemm, rates: Rates) -> float:
     m, n, k, batch = (max(1, v) for v in (gemm.m, gemm.n, gemm.k, gemm.batch))
     gemm = gemm._replace(m=m, n=n, k=k, batch=batch)
     kind = arithmetic(gemm)
-    if with_vector(gemm):
-        moving = sum(moved_bytes(gemm)) / rates.memory_bytes_per_ns
-        arithmetic_ns = flop(gemm) / rates.peak(kind)
-        return rates.number("gemm.base") + max(moving / rates.number("gemm.vector"), arithmetic_ns)
     peak = rates.peak(kind)
+    if with_vector(gemm):
+        moving = sum(moved_bytes(gemm)) / (rates.memory_bytes_per_ns * rates.number("gemm.vector"))
+        return rates.number("gemm.base") + max(moving, flop(gemm) / peak)
     bandwidth = rates.memory_bytes_per_ns * rates.number("gemm.bandwidth")
     per_multiprocessor = peak / rates.multiprocessors
     name = "bf16" if kind == "fp16" else kind
