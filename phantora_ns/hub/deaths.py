@@ -143,20 +143,23 @@ def memory_kills(events: Path = Path("/proc/vmstat")) -> int:
 
 
 def _wait_status(descriptor: int, pid: int) -> int:
-    """How a process has ended, as `wait` gives it; 0 when the kernel does not say."""
+    """How a process has ended, as `wait` gives it; 0 when the kernel does not say.
+
+    /proc says it until the process's parent has waited for it, the descriptor from then on. So the order
+    of the two questions counts."""
+    try:
+        stat = read_stat(pid)
+        if stat.state == b"Z":
+            return stat.status
+    except OSError:
+        pass
     try:
         request = _INFO.pack(_INFO_EXIT, *[0] * 13)
         answer = _INFO.unpack(fcntl.ioctl(descriptor, _GET_INFO, request))
-        if answer[0] & _INFO_EXIT:
-            status: int = answer[-1]
-            return status
-    except OSError:
-        pass  # a kernel before 6.15
-    try:  # until its parent has waited for it
-        stat = read_stat(pid)
-    except OSError:
+    except OSError:  # a kernel before 6.15
         return 0
-    return stat.status if stat.state == b"Z" else 0
+    status: int = answer[-1] if answer[0] & _INFO_EXIT else 0
+    return status
 
 
 def _reports(parent: int) -> bool:

@@ -3,6 +3,7 @@ line, and notes no ends that others report."""
 
 import multiprocessing
 import os
+import re
 import signal
 import time
 
@@ -10,8 +11,11 @@ import pytest
 from client import Client, form
 from test_ring import expected_all_reduce_ns
 
+from phantora_ns.hub import deaths
 from phantora_ns.hub.deaths import ENDS, ERROR, _wait_status
+from phantora_ns.hub.processes import read_stat
 
+LINUX = tuple(int(number) for number in re.match(r"(\d+)\.(\d+)", os.uname().release).groups())
 LAST_NS = 777_000_000
 
 
@@ -203,3 +207,24 @@ def test_how_a_process_ended_on_a_kernel_that_does_not_tell_by_a_descriptor(endi
         os.waitpid(pid, 0)
     else:
         assert status == os.waitpid(pid, 0)[1] != 0
+
+
+@pytest.mark.skipif(
+    LINUX < (6, 15),
+    reason="the kernel tells how a process ended by its descriptor from Linux 6.15 on",
+)
+def test_how_a_process_ended_whose_parent_waits_for_it_meanwhile(monkeypatch):
+    pid = os.fork()
+    if not pid:
+        signal.pause()
+    descriptor = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGKILL)
+    expected = []
+
+    def waited_for_meanwhile(pid):
+        expected.append(os.waitpid(pid, 0)[1])
+        return read_stat(pid)
+
+    monkeypatch.setattr(deaths, "read_stat", waited_for_meanwhile)
+    assert [_wait_status(descriptor, pid)] == expected
+    os.close(descriptor)

@@ -61,6 +61,19 @@ def timed(work):
     return start.elapsed_time(end)
 
 
+def timed_behind_work(work):
+    """Milliseconds that `work` takes the GPU when it never waits for the host: it queues behind other work."""
+    big = torch.empty(16384, 16384, device="cuda", dtype=torch.bfloat16)
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    for _ in range(40):  # half a second
+        torch.mm(big, big)
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end)
+
+
 def differs(what, given, expected, tolerance=0.0):
     """Yields a complaint unless `given` (a tensor on any device, or a plain value) equals
     `expected`, dtype included."""
