@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 Buffer = bytes | bytearray | memoryview | mmap
 
-VERSION = 8
+VERSION = 9
 """Of the messages."""
 MESSAGE_MAX_BYTES = 268_435_456
 """Of one message. A client that sends more loses its connection."""

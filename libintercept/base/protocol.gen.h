@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* of the messages */
-#define PH_PROTOCOL_VERSION 8
+#define PH_PROTOCOL_VERSION 9
 #define PH_MESSAGE_MAX_BYTES 268435456
 
 /* Classes of calls that take host time: what a call costs, and what the job's own time before it is

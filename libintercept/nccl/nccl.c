@@ -125,24 +125,31 @@ static uint64_t sent_bytes(const struct ph_operation *op)
     return most / size * (size - 1) * (op->kind == PH_COLLECTIVE_ALL_REDUCE ? 2 : 1);
 }
 
-/* Whether a launch takes its turn on the communicator. NCCL runs the kernels of one communicator in
- * the order of their launches, on whatever streams they are. Sends and receives are left out: NCCL
- * buffers small ones, so that a send may end before its receive begins. Here it does not, and ranks
- * that send before they receive would wait for each other. */
-static bool ordered(const struct ph_operation *operations)
-{
-    for (const struct ph_operation *op = operations; op; op = op->next)
-        if (op->kind >= PH_COLLECTIVE_SEND) return false;
-    return true;
-}
+static uint64_t mix(uint64_t hash, uint64_t field) { return hash * 0x100000001b3 + field + 1; }
 
 /* Equal for launches of equal operations. */
 static uint64_t what_of(const struct ph_operation *operations)
 {
     uint64_t what = 0;
     for (const struct ph_operation *op = operations; op; op = op->next)
-        what = (what * 31 + (uint64_t)op->kind) * 0x100000001b3 + op->bytes + 1;
+        what = mix(what * 31 + (uint64_t)op->kind, op->bytes);
     return what;
+}
+
+/* Equal for launches that take the same time when nothing else goes on. 0: the launch has messages,
+ * whose time depends on their other side's launch too. Then it takes no turn on the communicator.
+ * NCCL runs the kernels of one communicator in the order of their launches, on whatever streams
+ * they are. But it buffers small messages, so that a send may end before its receive begins. Here
+ * it does not, and ranks that send before they receive would wait for each other. */
+static uint64_t alike(const struct ph_operation *operations)
+{
+    uint64_t hash = mix(0, operations->comm->launches.number);
+    for (const struct ph_operation *op = operations; op; op = op->next) {
+        if (op->kind >= PH_COLLECTIVE_SEND) return 0;
+        hash = mix(mix(hash, (uint64_t)op->kind), op->bytes);
+        hash = mix(mix(hash, (uint64_t)op->dtype), (uint64_t)(int64_t)op->peer);
+    }
+    return hash ? hash : 1;
 }
 
 /* `operations`: those of one communicator on one stream. If a graph has captured them, each launch
@@ -171,7 +178,7 @@ static void issue(void *operations, struct ph_stream *stream)
     ph_host_resume();
     ph_links_send(stream, sent);
     uint64_t vertex =
-        ph_communicate(stream, &comm->launches, what_of(ours), ordered(ours), &ops, count);
+        ph_communicate(stream, &comm->launches, what_of(ours), alike(ours), &ops, count);
     struct ph_log_comm logged = {.stream = ph_stream_trace_number(stream),
                                  .device = (uint32_t)stream->device,
                                  .vertex = vertex,

@@ -13,6 +13,7 @@
 #include "time/expression.h"
 #include "base/fork.h"
 #include "time/host_clock.h"
+#include "time/untold.h"
 #include <stddef.h>
 #include <string.h>
 
@@ -274,7 +275,10 @@ void ph_vertex_not_before(uint64_t vertex, uint64_t floor, bool final)
 {
     struct ph_bound *bound = ph_bound(vertex);
     if (bound && floor > bound->floor) bound->floor = floor;
-    if (bound && final && floor < bound->ceiling) bound->ceiling = floor;
+    if (bound && final) {
+        bound->told = true;
+        if (floor < bound->ceiling) bound->ceiling = floor;
+    }
 }
 
 uint64_t ph_expr_oldest(const struct ph_expr *expr, uint64_t otherwise)
@@ -330,6 +334,7 @@ uint64_t ph_expr_name(struct ph_expr *expr)
     ph_pack_uint(&pending_nodes, vertex);
     ph_expr_pack(&pending_nodes, expr);
     pending_node_count++;
+    ph_untold_add(vertex);
     names[vertex % NAMES] = (struct name){vertex, name_count++, *expr};
     expr->count = 1;
     expr->term[0] = (struct ph_term){.vertex = vertex};

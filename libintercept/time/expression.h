@@ -35,6 +35,7 @@ struct ph_bound { /* what is known about the time of a vertex */
     uint64_t before;
     /* The communicator that it is an end on, as given to ph_communicated. 0: none */
     uint64_t comm;
+    bool told;    /* The hub has told its time, which is the ceiling. */
     bool aborted; /* It ended with its communicator, which only this process knows. */
 };
 struct ph_bound *ph_bound(uint64_t vertex); /* NULL: the vertex is too old */

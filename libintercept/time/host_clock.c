@@ -22,6 +22,7 @@
 #include "time/launch_queue.h"
 #include "time/origin.h"
 #include "time/timeline.h"
+#include "time/untold.h"
 #include "trace/trace_log.h"
 #include <stdlib.h>
 #include <string.h>
@@ -415,6 +416,7 @@ void ph_touch(void)
         ph_forget_in_child(forget);
         ph_expressions_start();
         ph_timeline_start();
+        ph_untold_start();
         ph_flush_at_exit(); /* before others register what sends messages */
         read_mode();
         ph_gpu_faults_read();

@@ -12,10 +12,11 @@
 #include "time/launch_queue.h"
 #include "time/time_outs.h"
 #include "time/timeline.h"
+#include "time/untold.h"
 #include "time/watchdog.h"
 #include "trace/trace_log.h"
 
-enum { WANTED = 3 * PH_EXPR_MAX };
+enum { OTHERS = 12, WANTED = 3 * PH_EXPR_MAX + OTHERS };
 
 /* Whether `expr` is reached at `host`, the host's clock, by the floors and ceilings that the hub
  * has told; -1: they do not decide it. The hub would give the same answer. */
@@ -33,8 +34,20 @@ static uint32_t add_vertices(uint64_t wanted[WANTED], uint32_t count, const stru
     return count;
 }
 
-/* Asks the hub, which also tells what it knows of the vertices of both expressions, and of those
- * that the host's clock is a name for. */
+static uint32_t add_untold(uint64_t wanted[WANTED], uint32_t count, uint64_t now)
+{
+    uint64_t untold[OTHERS];
+    uint32_t others = ph_untold_oldest(untold, OTHERS, now), before = count;
+    for (uint32_t i = 0; i < others; i++) {
+        bool there = false;
+        for (uint32_t j = 0; j < before && !there; j++) there = wanted[j] == untold[i];
+        if (!there) wanted[count++] = untold[i];
+    }
+    return count;
+}
+
+/* Asks the hub, which also tells what it knows of the vertices of both expressions, of those that
+ * the host's clock is a name for, and of the oldest that it has not told the times of. */
 static bool ask_hub(const struct ph_expr *expr, const struct ph_expr *host, uint64_t now)
 {
     struct ph_pack body = {0};
@@ -42,6 +55,7 @@ static bool ask_hub(const struct ph_expr *expr, const struct ph_expr *host, uint
     uint64_t wanted[WANTED];
     uint32_t wants = add_vertices(wanted, add_vertices(wanted, 0, &asked), host);
     if (host->count == 1) wants = add_vertices(wanted, wants, ph_named(host->term[0].vertex));
+    if (ph_in_chain()) wants = add_untold(wanted, wants, now);
     uint64_t req = ph_request_begin_locked(&body);
     ph_expr_pack(&body, &asked);
     ph_expr_pack(&body, host);
@@ -58,14 +72,21 @@ static bool ask_hub(const struct ph_expr *expr, const struct ph_expr *host, uint
     }
     for (uint32_t i = 0, finals = ph_read_array(&reply); i < finals; i++)
         final |= 1ull << (ph_read_int(&reply) & 63);
+    uint64_t least[WANTED] = {0};
+    for (uint32_t i = 0, told = ph_read_array(&reply); i < told; i++) {
+        int64_t ns = ph_read_int(&reply);
+        if (i < wants) least[i] = (uint64_t)ns;
+    }
     ph_reply_free(&reply);
     /* a thread outside the chain leaves the chain's state as it is, and what the chain knows: which
      * of them polls how often is a matter of real time */
     if (!ph_in_chain()) return ready;
     if (!ready) ph_expr_not_before(&asked, now, floor);
     if (ready && !ph_host.open) ph_expr_reached(&asked, now);
-    for (uint32_t i = 0; i < wants && i < count; i++)
+    for (uint32_t i = 0; i < wants && i < count; i++) {
+        ph_untold_least(wanted[i], least[i]);
         ph_vertex_not_before(wanted[i], floors[i], final >> i & 1);
+    }
     atomic_store(&ph_stats()->blocked, 0);
     return ready;
 }

@@ -12,6 +12,7 @@
 #include "time/gaps.h"
 #include "time/gpu_faults.h"
 #include "time/power.h"
+#include "time/untold.h"
 #include "time/watchdog.h"
 #include "trace/trace_log.h"
 #include <stdlib.h>
@@ -280,7 +281,7 @@ void ph_links_send(const struct ph_stream *stream, uint64_t bytes)
 }
 
 uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint64_t what,
-                        bool ordered, const struct ph_pack *ops, uint32_t count)
+                        uint64_t alike, const struct ph_pack *ops, uint32_t count)
 {
     struct ph_pack body = {0};
     ph_host_call(PH_CALL_COMM);
@@ -292,7 +293,7 @@ uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint
     ph_expr_prune(&stream->expr, ph_clock());
     ph_queue_add_host(stream, (int64_t)ph_spec()->launch_latency_ns);
     struct ph_expr before = stream->expr;
-    struct ph_event *last = ordered ? comm->last : NULL;
+    struct ph_event *last = alike ? comm->last : NULL;
     if (last) {
         ph_expr_prune(&last->expr, ph_clock());
         ph_expr_merge(&stream->expr, &last->expr);
@@ -301,6 +302,7 @@ uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint
     uint64_t begin = ph_expr_lower(&stream->expr), computed = computed_locked(stream);
     stream->kernel_begin = begin;
     uint64_t vertex = ph_vertex_new(begin, PH_UNKNOWN);
+    ph_untold_launch(vertex, ph_expr_floor(&stream->expr), alike);
     uint64_t waited = ph_gaps_launch_locked(vertex);
     bool beside = false;
     if (computed) {

@@ -116,9 +116,10 @@ struct ph_launches {       /* the launches of one communicator */
 };
 /* Launches communication: sends OPS. The stream's expression becomes its end vertex, which is
  * returned. `ops` holds `count` packed operations; `what` tells launches of different operations
- * apart. An `ordered` launch begins after the last ordered one of its communicator. */
+ * apart. `alike` is the same for launches that take the same time alone, or 0 for messages. A
+ * launch without messages begins after the last such one of its communicator. */
 uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint64_t what,
-                        bool ordered, const struct ph_pack *ops, uint32_t count);
+                        uint64_t alike, const struct ph_pack *ops, uint32_t count);
 void ph_launches_free(struct ph_launches *comm);
 /* Ends the communicator's launches that are not over. As on a GPU, it is for this process only:
  * other ranks wait on until they abort it too. */

@@ -82,7 +82,7 @@ class TimeHandlers:
         expression = self._graph.expression(client.number, message.expression)
         host = self._graph.expression(client.number, message.host_expression)
         if message.host_expression:
-            earliest = partial(self._graph.earliest_ns, client.number, message.wanted)
+            earliest = partial(self._told, client, message.wanted)
             request = Query(client, message.request, expression, host, earliest)
             request.likeness = self._likeness
             request.others = [
@@ -99,7 +99,17 @@ class TimeHandlers:
         reached = expression.reach()
         at = 0 if reached is None else 1 + reached[0]
         lbts_ns = self._releases.lower_bound_ns() or 0
-        self._answers.send(client.identity, [Message.QUERY, message.request, at, lbts_ns, [], []])
+        self._answers.send(
+            client.identity, [Message.QUERY, message.request, at, lbts_ns, [], [], []]
+        )
+
+    def _told(self, client: Client, wanted: list[int], lbts_ns: int) -> list[list[int]]:
+        """What the answer to a query tells of the wanted vertices. Not how long communication takes in a folded
+        job: the client would ask less often, and what ranks that do not run are answered is compared
+        with its answers."""
+        floors, final = self._graph.earliest_ns(client.number, wanted, lbts_ns)
+        least = [] if client.absent else self._graph.alone_ns(client.number, wanted)
+        return [floors, final, least]
 
     def times(self, client: Client, message: messages.Times) -> None:
         """The times of several expressions; the client's clock does not advance."""

@@ -200,11 +200,11 @@ class Query(Request):
     cannot be before the host's time, whatever those do that are behind (sim/_earliest.py). GPUs have
     tens of milliseconds of work in their queues, so that is known much sooner.
 
-    `earliest(lbts_ns)` gives, for each vertex that the client wants to know of, a time before which it will not be,
-    and the indices of those that are final.
+    `told(lbts_ns)` gives what the answer tells of the vertices that the client wants to know of: a time before which
+    each will not be, the indices of those that are final, and how long each launch takes at least.
     """
 
-    __slots__ = ("expression", "host", "earliest", "others", "likeness", "_reached", "_at")
+    __slots__ = ("expression", "host", "told", "others", "likeness", "_reached", "_at")
     early = False  # the caching allocator acts on the answer, and a guess would change peak memory
 
     def __init__(
@@ -213,12 +213,12 @@ class Query(Request):
         number: int,
         expression: TimeExpression,
         host: TimeExpression,
-        earliest: Callable[[int], tuple[list[int], list[int]]],
+        told: Callable[[int], list[list[int]]],
     ) -> None:
         super().__init__(client, number)
         self.expression = expression
         self.host = host
-        self.earliest = earliest
+        self.told = told
         self.others: list[tuple[TimeExpression, TimeExpression]] = []
         """The same of the ranks that do not run and do what this client does."""
         self.likeness: Likeness | None = None
@@ -295,21 +295,21 @@ class Query(Request):
         assert self._at is not None
         reached, host_ns = self._reached, self._at[0]
         if lbts_ns is not None and (foreseen_ns := self._foreseen_ns(lbts_ns)) is not None:
-            return [Message.QUERY, self.number, 0, foreseen_ns, *self.earliest(lbts_ns)]
+            return [Message.QUERY, self.number, 0, foreseen_ns, *self.told(lbts_ns)]
         if self.likeness is not None:
             ready = reached is not None and reached[0] <= host_ns
             for own, host in self.others:
                 self.likeness.query(ready, own, host)
         if reached is not None and reached[0] <= host_ns:
-            told = ([], []) if lbts_ns is None else self.earliest(lbts_ns)
+            told = [[], [], []] if lbts_ns is None else self.told(lbts_ns)
             return [Message.QUERY, self.number, 1, 0, *told]
         if lbts_ns is None:
             floor_ns = host_ns if reached is None else reached[0]
-            return [Message.QUERY, self.number, 0, floor_ns, [], []]
+            return [Message.QUERY, self.number, 0, floor_ns, [], [], []]
         floor_ns = max(host_ns, lbts_ns)
         if reached is not None and reached[1] <= lbts_ns:
             floor_ns = reached[0]
-        return [Message.QUERY, self.number, 0, floor_ns, *self.earliest(lbts_ns)]
+        return [Message.QUERY, self.number, 0, floor_ns, *self.told(lbts_ns)]
 
 
 class Times(Request):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from phantora_ns.sim._transfers import Transfer
+from phantora_ns.sim._transfers import LaunchEnd, Transfer
 from phantora_ns.sim._vertices import StretchedTerm, TimeExpression, Vertex
 
 MOST = 64
@@ -36,6 +36,14 @@ def earliest_ns(vertices: Iterable[Vertex], lbts_ns: int) -> list[int]:
 def expression_earliest_ns(expression: TimeExpression, lbts_ns: int) -> int:
     """A lower bound of the expression's final time, as `earliest_ns` of one vertex."""
     return _latest_ns(expression.base_ns, expression.terms, expression.stretched, lbts_ns, {})
+
+
+def alone_ns(vertex: Vertex | None) -> int:
+    """How long the communication that ends with the vertex takes at least from its begin, beside no other. Equal
+    launches of a communicator take the same. 0: nothing is known, or it is no communication."""
+    if isinstance(vertex, LaunchEnd):
+        return max((transfer.alone_ns for transfer in vertex.transfers), default=0)
+    return vertex.alone_ns if isinstance(vertex, Transfer) else 0
 
 
 def _earliest_ns(vertex: Vertex, lbts_ns: int, known: dict[Vertex, int]) -> int:

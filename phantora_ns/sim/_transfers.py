@@ -43,6 +43,7 @@ class Transfer(Vertex):
         "matched",
         "course",
         "least_ns",
+        "alone_ns",
         "start_ns",
         "flows_ns",
         "shift_ns",
@@ -64,6 +65,8 @@ class Transfer(Vertex):
         self.course: Course | None = None
         self.least_ns = 0
         """A lower bound of its time, from its start; 0 while nothing is known."""
+        self.alone_ns = 0
+        """As `least_ns`, and the same for every equal operation of the communicator; 0 for a message."""
         self.start_ns: int | None = None
         self.flows_ns = self.shift_ns = 0
         self.flow: Flow | None = None

@@ -39,7 +39,7 @@ from itertools import count
 
 from phantora_ns.sim._communicators import Communicator
 from phantora_ns.sim._courses import Collectives, Courses, ExpectedOverlap
-from phantora_ns.sim._earliest import earliest_ns, expression_earliest_ns, is_final
+from phantora_ns.sim._earliest import alone_ns, earliest_ns, expression_earliest_ns, is_final
 from phantora_ns.sim._graph_check import check_graph
 from phantora_ns.sim._operations import FROM_ROOT, ROOTED, BadOp, Mismatch, Op, load_of
 from phantora_ns.sim._timeline import (
@@ -193,7 +193,7 @@ class EventGraph:
                 transfer.course = comm.course(transfer, self._courses)
                 transfer.least_ns = transfer.course.length_ns
             elif not transfer.least_ns:
-                transfer.least_ns = comm.least_ns(transfer, self._courses)
+                transfer.least_ns = transfer.alone_ns = comm.least_ns(transfer, self._courses)
             self._contribute(timeline, transfer, reached)
         return transfers
 
@@ -339,6 +339,12 @@ class EventGraph:
             if time_ns is not None and (vertex is None or is_final(vertex, lbts_ns)):
                 final.append(index)
         return times, final
+
+    def alone_ns(self, client: int, numbers: Sequence[int]) -> list[int]:
+        """For each of these vertices of the client, how long after the begin of its launch it is at least, which is
+        the same for all equal launches; 0: it is no end of communication, or nothing is known."""
+        live = self._timelines[client].live
+        return [alone_ns(live.get(number)) for number in numbers]
 
     def vertices(self, client: int) -> Iterator[tuple[int, Vertex]]:
         """The client's live vertices, in the order they were defined."""

@@ -59,6 +59,7 @@ class RecordingHub:
         size = KERNEL_TABLE_HEADER.size + KERNEL_TABLE_SLOT.size * slots
         (Path(run_dir) / "kernels.tbl").write_bytes(header.ljust(size, b"\0"))
         self._times = {}
+        self._ends = {}
         self._context = zmq.Context()
         self._thread = threading.Thread(target=self._serve, name="recording-hub")
 
@@ -107,17 +108,22 @@ class RecordingHub:
             if answer is not None:
                 self._socket.send_multipart([client, msgpack.packb(answer)])
 
-    def _told(self, nodes, wanted):
-        """What a reply tells of vertices: the times of some, and of others that they come no earlier
-        than some time, as `tells`, a random.Random, draws it. Nothing without one."""
+    def _told(self, nodes, ends, wanted):
+        """What a reply tells of vertices: the times of some, of others that they come no earlier than some
+        time, and that communication takes no less than some time, as `tells`, a random.Random, draws
+        it. Nothing without one."""
         if self.tells is None:
-            return [], []
+            return [], [], []
         final = [i for i, node in enumerate(wanted) if node in nodes and self.tells.random() < 0.4]
         floors = [
             max(0, nodes.get(node, 0) - (0 if i in final else self.tells.randrange(200_000)))
             for i, node in enumerate(wanted)
         ]
-        return floors, final
+        least = [
+            max(0, self.collective_ns - self.tells.randrange(200_000)) if node in ends else 0
+            for node in wanted
+        ]
+        return floors, final, least
 
     def _time(self, client, head):
         """t(head), with the nodes this client has defined."""
@@ -134,6 +140,7 @@ class RecordingHub:
     def _answer(self, client, message):
         kind = message[0]
         nodes = self._times.setdefault(client, {0: 0})
+        ends = self._ends.setdefault(client, set())
         if kind in (SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, OPS):
             extra = message[3] if kind == OPS else message[4]
             for node, head in extra.get("nodes", []):
@@ -146,9 +153,9 @@ class RecordingHub:
         if kind == QUERY:
             time = self._time(client, message[5])
             if not message[6]:
-                return [QUERY, message[2], 1 + time if self.tells_watchdogs else 0, 0, [], []]
+                return [QUERY, message[2], 1 + time if self.tells_watchdogs else 0, 0, [], [], []]
             ready = int(time <= self._time(client, message[6]))
-            return [QUERY, message[2], ready, time, *self._told(nodes, message[7])]
+            return [QUERY, message[2], ready, time, *self._told(nodes, ends, message[7])]
         if kind == TIMES:
             return [TIMES, message[2], [self._time(client, head) for head in message[5]]]
         if kind == LOOKUP:
@@ -164,6 +171,7 @@ class RecordingHub:
             ]
         if kind == OPS:
             nodes[message[5]] = self._time(client, message[6]) + self.collective_ns
+            ends.add(message[5])
         if kind == COMM_INIT:
             nodes[message[5]] = self._time(client, message[6])
             return [COMM_INIT, message[2], 1, nodes[message[5]]]

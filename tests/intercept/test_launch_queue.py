@@ -29,6 +29,16 @@ def works(fields):
     return TWO_AHEAD if fields[1] % 14 == 7 else TWO_BEHIND if fields[1] % 14 == 0 else 1
 
 
+class Exact(random.Random):
+    """Tells how long everything takes at least, and no times."""
+
+    def randrange(self, *_):
+        return 0
+
+    def random(self):
+        return 1.0
+
+
 class Oracle:
     """One host, streams and events, all times known at once. `cost`: what each call costs the host,
     by letter."""
@@ -280,16 +290,28 @@ def test_what_the_hub_tells_of_times_saves_questions_and_changes_no_answer(job):
 def test_a_question_about_an_event_that_lies_ahead_is_asked_once(job):
     """Two collectives decide the event, and the job looks every few microseconds."""
     script = ["c 1", "c 2", "w 0 5", "r 0 1", "w 0 0", "r 1 2", "w 0 1", "r 2 0", *["q 2"] * 20]
-
-    class Exact(random.Random):
-        def randrange(self, *_):
-            return 0
-
-        def random(self):
-            return 1.0
-
     printed, expected, hub = job(script, tells=Exact())
     assert printed == expected and len(hub.of(3)) == 1
+
+
+def test_a_launch_is_not_asked_about_while_it_takes_as_long_as_an_equal_one_at_least(job):
+    """PyTorch asks about each collective right after it has launched it."""
+    script = ["c 1", "r 0 1", "q 0", "c 1", "r 0 1", "q 0", "q 0", "c 2", "r 0 2", "q 0"]
+    printed, expected, hub = job(script, tells=Exact())
+    assert printed == expected and len(hub.of(3)) == 1
+
+
+def test_whoever_asks_is_told_of_what_was_launched_or_named_after_it_too(job):
+    """Ten collectives that are over, and the job looks at one after another: one question for all."""
+    script = [x for i in range(10) for x in ("c 1", f"r {i} 1")]
+    script += ["k 0 900000", "y 0", *(f"q {i}" for i in range(10))]
+
+    class All(Exact):
+        def random(self):
+            return 0.0
+
+    printed, expected, hub = job(script, tells=All())
+    assert printed == expected and len(hub.of(3)) <= 1
 
 
 def test_without_a_limit_nothing_waits(job):

@@ -115,7 +115,7 @@ class SlowToAnswer(RecordingHub):
             return super()._answer(client, message)
         answer = super()._answer(client, message)
         if not self.asked.exists():
-            self.held = [client, msgpack.packb([QUERY, message[2], 1, 0, [], []])]
+            self.held = [client, msgpack.packb([QUERY, message[2], 1, 0, [], [], []])]
             self.asked.touch()
             return None
         if self.held:

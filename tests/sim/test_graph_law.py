@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from phantora_ns.sim._earliest import expression_earliest_ns
@@ -300,6 +300,8 @@ def test_what_is_settled_behind_the_lower_bound_never_moves(seed, ranks, events,
         head = call[-2] if call[0] == "launch" else call[-1]
         return max(final[rank][head[i]] + head[i + 1] + head[i + 2] for i in range(0, len(head), 3))
 
+    leasts = {}  # of equal launches
+
     def watch(graph, done, objects):
         open_calls = [
             (rank, call)
@@ -314,6 +316,15 @@ def test_what_is_settled_behind_the_lower_bound_never_moves(seed, ranks, events,
                 elif node.time_ns is None:
                     assert final[rank][number] > lbts
         check_floors(graph, objects, lbts, final)
+        for rank, program in enumerate(job.programs):
+            launches = [call for call in program[: done[rank]] if call[0] == "launch"]
+            for call, least in zip(launches, graph.alone_ns(rank, [call[2] for call in launches])):
+                longer_ns = final[rank][call[2]] - issue_time(rank, call) - least
+                if least:
+                    event(f"a launch takes {'longer' if longer_ns else 'its least'}")
+                    assert longer_ns >= 0
+                    same = [call[1], *call[4]]
+                    assert leasts.setdefault(repr(same), least) == least
         graph.commit(lbts)
 
     graph, times = replay(job, random.Random(order), 0.7, watch)
