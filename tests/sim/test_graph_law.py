@@ -6,7 +6,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hypothesis import event, given, settings
+import hypothesis
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantora_ns.sim._earliest import expression_earliest_ns
@@ -321,7 +322,7 @@ def test_what_is_settled_behind_the_lower_bound_never_moves(seed, ranks, events,
             for call, least in zip(launches, graph.alone_ns(rank, [call[2] for call in launches])):
                 longer_ns = final[rank][call[2]] - issue_time(rank, call) - least
                 if least:
-                    event(f"a launch takes {'longer' if longer_ns else 'its least'}")
+                    hypothesis.event(f"a launch takes {'longer' if longer_ns else 'its least'}")
                     assert longer_ns >= 0
                     same = [call[1], *call[4]]
                     assert leasts.setdefault(repr(same), least) == least
