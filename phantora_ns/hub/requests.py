@@ -204,7 +204,7 @@ class Query(Request):
     each will not be, the indices of those that are final, and how long each launch takes at least.
     """
 
-    __slots__ = ("expression", "host", "told", "others", "likeness", "_reached", "_at")
+    __slots__ = ("expression", "host", "told", "others", "likeness", "_reached", "_at", "_first_ns")
     early = False  # the caching allocator acts on the answer, and a guess would change peak memory
 
     def __init__(
@@ -224,17 +224,23 @@ class Query(Request):
         self.likeness: Likeness | None = None
         self._reached: tuple[int, int] | None = None
         self._at: tuple[int, int] | None = None
+        self._first_ns: int | None = None
+        """The earliest host's time that is known, of all these ranks."""
 
     def sources(self) -> Iterator[object]:
-        """Those of both expressions."""
+        """Those of both expressions, and of the other ranks' hosts."""
         yield from self.expression.sources()
         yield from self.host.sources()
+        for _, host in self.others:
+            yield from host.sources()
 
     def _look(self) -> None:
-        """Evaluates both expressions if anything in them has moved. With stretched terms this takes
+        """Evaluates the expressions if anything in them has moved. With stretched terms this takes
         longer than all else that is done with a query, and horizon.py asks often."""
         if self.stale:
             self._reached, self._at = self.expression.reach(), self.host.reach()
+            hosts = [self._at, *(host.reach() for _, host in self.others)]
+            self._first_ns = min((at[0] for at in hosts if at is not None), default=None)
             self.stale = False
 
     def settled_ns(self) -> int | None:
@@ -277,11 +283,8 @@ class Query(Request):
 
     def bound_ns(self) -> int | None:
         """The host's time, because a query does not move the clock."""
-        if not self.others:
-            return self.own_bound_ns()
         self._look()
-        found = [self._at, *(host.reach() for _, host in self.others)]
-        return min((reached[0] for reached in found if reached is not None), default=None)
+        return self._first_ns
 
     def own_bound_ns(self) -> int | None:
         """The client's own host's time."""

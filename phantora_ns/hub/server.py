@@ -47,6 +47,7 @@ from phantora_ns.protocol import KERNEL_TABLE_FILE, Message
 from phantora_ns.sim.graph import BadExpression, BadOp, EventGraph
 
 COMMIT_EVERY = 4096
+COMMIT_EVERY_RANKS = 16
 """Messages between two commits. A commit looks at every client, and history in between is small."""
 
 MAX_COMPLAINT = 500
@@ -196,7 +197,8 @@ class Hub:
         except Exception:  # a defect of the hub: no message is responsible here
             self.answers.internal_error()
         if self.diagnostics.messages >= self._next_commit:
-            self._next_commit = self.diagnostics.messages + COMMIT_EVERY
+            every = max(COMMIT_EVERY, COMMIT_EVERY_RANKS * len(self.clients.numbered))
+            self._next_commit = self.diagnostics.messages + every
             self.releases.commit()
             if self.folding is not None:
                 self.folding.likeness.commit()
