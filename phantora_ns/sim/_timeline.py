@@ -30,7 +30,7 @@ MIN_DROP = 4096
 per message."""
 
 MOST_SHARED = 32
-"""Lists of kernels kept as they were read; a message has a few."""
+"""Expressions kept as they were read; a message has a few."""
 
 MOST_TOLD = 4096
 """A client is told of its last waits for communication only. Its side keeps as many
@@ -261,34 +261,38 @@ class CommunicationAccount:
             marks.append(Mark(reached[0], entry.busy_ns, entry.host_ns, exposed, entry.flop))
 
 
-class RunsReader:
-    """Reads the kernels of terms. In a folded job one message is entered for many ranks: its last lists
-    are read once, and all share the result."""
+Term = tuple[int, int, int, Runs | None]
+"""A vertex's number, lag, work, and the kernels of the work if communication may stretch it."""
+
+
+class TermsReader:
+    """Reads time expressions as messages have them. In a folded job one message is entered for many ranks: its
+    last lists are read once, and all share the result."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
         # by identity, each with its list, so that no other list takes its place in memory
-        self._known: dict[int, tuple[list[object], Runs]] = {}
+        self._known: dict[int, tuple[object, list[Term]]] = {}
 
-    def read(self, pairs: list[object]) -> Runs:
-        """The kernels of a flat list of work and contention, which nobody changes afterwards. Raises
-        BadExpression. O(kernels), O(1) for one of the last lists."""
-        known = self._known.get(id(pairs))
+    def read(self, terms: object) -> list[Term]:
+        """The terms of `[vertex, lag, work, ...]`, a list that nobody changes afterwards. Raises BadExpression.
+        O(terms), O(1) for one of the last lists."""
+        known = self._known.get(id(terms))
         if known is None:
-            known = pairs, _runs(pairs)
+            known = terms, _terms(terms)
             if len(self._known) == MOST_SHARED:
                 del self._known[next(iter(self._known))]
-            self._known[id(pairs)] = known
+            self._known[id(terms)] = known
         return known[1]
 
 
 class Timeline:
-    """One client's vertices: live ones as objects, final ones as plain numbers. `runs` reads the
-    kernels of its terms."""
+    """One client's vertices: live ones as objects, final ones as plain numbers. `reader` reads its
+    expressions."""
 
     __slots__ = (
-        "_runs",
+        "_reader",
         "live",
         "order",
         "final",
@@ -299,8 +303,8 @@ class Timeline:
         "_latest_ns",
     )
 
-    def __init__(self, runs: RunsReader) -> None:
-        self._runs = runs
+    def __init__(self, reader: TermsReader) -> None:
+        self._reader = reader
         self.live: dict[int, Vertex] = {}
         self.order: deque[int] = deque()
         self.final = FinalTimes()
@@ -326,28 +330,11 @@ class Timeline:
 
         Raises BadExpression when it is something else, or names an unknown vertex.
         """
-        if type(terms) is not list or len(terms) % 3:
-            raise BadExpression("a time expression is an array of vertex, lag, work")
         live = self.live
         base_ns = 0
         plain: list[tuple[Vertex, int]] = []
         stretched: list[StretchedTerm] = []
-        for i in range(0, len(terms), 3):
-            number, lag_ns, work_ns = terms[i : i + 3]
-            runs = None
-            if type(work_ns) is list:
-                runs = self._runs.read(work_ns)
-                work_ns = runs.alone[-1]
-                if runs.slow[-1] == work_ns:
-                    runs = None
-            if (
-                type(lag_ns) is not int
-                or type(work_ns) is not int
-                or not (0 <= lag_ns < MAX_SPAN_NS and 0 <= work_ns < MAX_SPAN_NS)
-            ):
-                raise BadExpression("lag and work are nanoseconds from 0 to 2^56")
-            if type(number) is not int:
-                raise BadExpression(f"vertex {number!r} is not an integer")
+        for number, lag_ns, work_ns, runs in self._reader.read(terms):
             vertex = live.get(number)
             if vertex is not None and not vertex.retired:
                 if runs is not None:
@@ -433,6 +420,31 @@ class Timeline:
     def totals(self) -> Totals:
         """Sums over all vertices whose time is known, final or not."""
         return self.account.totals(self.live, self._latest_ns)
+
+
+def _terms(terms: object) -> list[Term]:
+    """Reads `[vertex, lag, work, ...]`; raises BadExpression."""
+    if type(terms) is not list or len(terms) % 3:
+        raise BadExpression("a time expression is an array of vertex, lag, work")
+    found: list[Term] = []
+    for i in range(0, len(terms), 3):
+        number, lag_ns, work_ns = terms[i : i + 3]
+        runs = None
+        if type(work_ns) is list:
+            runs = _runs(work_ns)
+            work_ns = runs.alone[-1]
+            if runs.slow[-1] == work_ns:
+                runs = None
+        if (
+            type(lag_ns) is not int
+            or type(work_ns) is not int
+            or not (0 <= lag_ns < MAX_SPAN_NS and 0 <= work_ns < MAX_SPAN_NS)
+        ):
+            raise BadExpression("lag and work are nanoseconds from 0 to 2^56")
+        if type(number) is not int:
+            raise BadExpression(f"vertex {number!r} is not an integer")
+        found.append((number, lag_ns, work_ns, runs))
+    return found
 
 
 def _runs(pairs: list[object]) -> Runs:

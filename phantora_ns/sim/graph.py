@@ -46,7 +46,7 @@ from phantora_ns.sim._timeline import (
     BadExpression,
     Follower,
     Mark,
-    RunsReader,
+    TermsReader,
     Timeline,
     Totals,
 )
@@ -98,7 +98,7 @@ class EventGraph:
         self._queue = WorkQueue()
         self._flows = TransferFlows(flows, self._queue)
         self._timelines: list[Timeline] = []
-        self._runs = RunsReader()
+        self._reader = TermsReader()
         self._communicators = count()
         self.watches = Watches()
         """Who is told when a time moves."""
@@ -121,7 +121,7 @@ class EventGraph:
 
     def add_client(self) -> int:
         """A new client, at virtual time 0; returns its number. O(1)."""
-        self._timelines.append(Timeline(self._runs))
+        self._timelines.append(Timeline(self._reader))
         return len(self._timelines) - 1
 
     def expression(self, client: int, terms: object) -> TimeExpression:

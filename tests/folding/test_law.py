@@ -13,8 +13,10 @@ import pytest
 
 from phantora_ns.config import load_cluster, load_gpu
 from phantora_ns.config.changes import Changes
+from phantora_ns.hub import horizon
 from phantora_ns.hub.lookups import KernelModels
 from phantora_ns.hub.registry import SharedStats
+from phantora_ns.hub.requests import Query
 from phantora_ns.hub.server import Hub, HubOptions
 from phantora_ns.hub.stillness import Stillness
 from phantora_ns.model.fold import LAST, Fold
@@ -226,6 +228,7 @@ class Run:
                 if message is not None:
                     self.hub.handle(rank.identity, message)
             self.hub.settle()
+            self.check_bounds()
             if order.random() < 0.1:
                 self.hub.releases.commit()
             for identity, reply in self.hub.answers.take():
@@ -242,6 +245,17 @@ class Run:
         }
         if self.hub.folding is not None:
             assert self.hub.folding.finish() is None
+
+    def check_bounds(self):
+        """What the hub keeps of bounds is what they are."""
+        clients = self.hub.clients.present()
+        for client in clients:
+            for request in client.pending.values():
+                if isinstance(request, Query):
+                    hosts = [request.host, *(host for _, host in request.others)]
+                    known = [at[0] for host in hosts if (at := host.reach()) is not None]
+                    assert request.bound_ns() == min(known, default=None)
+        assert self.hub.releases.lower_bound_ns() == horizon.last(clients)[0]
 
     def close(self):
         for client in list(self.hub.clients.present()):

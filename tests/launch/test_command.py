@@ -80,6 +80,20 @@ def test_own_nnodes_serves_a_torchrun_that_does_not_say_it():
 
 
 @pytest.mark.parametrize(
+    "line, nodes, interval",
+    [
+        ("torchrun x.py", 8, None),
+        ("torchrun x.py", 16, "0.20"),
+        ("torchrun x.py", 1000, "2.00"),
+        ("torchrun --monitor-interval 5 x.py", 16, None),
+    ],
+)
+def test_agents_of_many_nodes_look_at_their_workers_less_often(line, nodes, interval):
+    environments = node_environments(parse(line, nnodes=nodes), Shape(nodes, 8, True), {})
+    assert {one.get("PET_MONITOR_INTERVAL") for one in environments} == {interval}
+
+
+@pytest.mark.parametrize(
     "line, nnodes, words",
     [
         ("torchrun --nnodes 3 x.py", 2, "give it once"),
