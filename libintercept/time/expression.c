@@ -274,8 +274,9 @@ void ph_expr_not_before(const struct ph_expr *expr, uint64_t now, uint64_t floor
 void ph_vertex_not_before(uint64_t vertex, uint64_t floor, bool final)
 {
     struct ph_bound *bound = ph_bound(vertex);
-    if (bound && floor > bound->floor) bound->floor = floor;
-    if (bound && final) {
+    if (!bound || bound->aborted) return;
+    if (floor > bound->floor) bound->floor = floor;
+    if (final) {
         bound->told = true;
         if (floor < bound->ceiling) bound->ceiling = floor;
     }

@@ -17,6 +17,7 @@
 #include "trace/trace_log.h"
 
 enum { OTHERS = 12, WANTED = 3 * PH_EXPR_MAX + OTHERS };
+_Static_assert(WANTED <= 64, "the final ones are bits of one word");
 
 /* Whether `expr` is reached at `host`, the host's clock, by the floors and ceilings that the hub
  * has told; -1: they do not decide it. The hub would give the same answer. */
@@ -73,7 +74,7 @@ static bool ask_hub(const struct ph_expr *expr, const struct ph_expr *host, uint
     for (uint32_t i = 0, finals = ph_read_array(&reply); i < finals; i++)
         final |= 1ull << (ph_read_int(&reply) & 63);
     uint64_t least[WANTED] = {0};
-    for (uint32_t i = 0, told = ph_read_array(&reply); i < told; i++) {
+    for (uint32_t i = 0, lengths = ph_read_array(&reply); i < lengths; i++) {
         int64_t ns = ph_read_int(&reply);
         if (i < wants) least[i] = (uint64_t)ns;
     }

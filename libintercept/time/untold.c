@@ -27,7 +27,7 @@ static struct ph_hash_map least; /* by `alike` */
 static void forget(void)
 {
     count = 0;
-    ph_hash_map_clear(&least);
+    least = (struct ph_hash_map){0}; /* another thread may have been in it */
 }
 
 void ph_untold_start(void) { ph_forget_in_child(forget); }
@@ -35,7 +35,7 @@ void ph_untold_start(void) { ph_forget_in_child(forget); }
 static bool known(uint64_t vertex, uint64_t now)
 {
     const struct ph_bound *bound = ph_bound(vertex);
-    return !bound || bound->told || bound->upper <= now;
+    return !bound || bound->told || bound->aborted || bound->upper <= now;
 }
 
 static void drop_known(uint64_t now)

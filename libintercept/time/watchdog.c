@@ -33,9 +33,8 @@ enum {
     PATIENCE_MS = 300,
     OBSERVERS = 256
 };
-/* Between rounds in which a watchdog asks whether its host waits for long; more in large jobs. One
- * whose host stands still asks STILL_SHARE times as often. */
-enum { ASK_MS = 2000, STILL_SHARE = 30 };
+/* Between rounds in which a watchdog asks whether its host waits for long; more in large jobs. */
+enum { ASK_MS = 2000 };
 /* The first steps of a real job take half a second each, because libraries load and kernels are
  * tuned. So the watchdog has freed what those steps used before the later, shorter steps begin.
  * Here the first waits that could end a step therefore count as long from FIRST_WAIT_MS on. */
@@ -58,8 +57,6 @@ static _Thread_local struct {
     const void *first;
     uint64_t asked_ns; /* when it last began a round in which it asks whether the host waits long */
     bool asks;
-    uint64_t still_ns; /* when it last began to ask although its host stands still */
-    bool asks_still;
     uint64_t naps; /* how often it had gone to sleep when its round began */
     enum { UNREAD, OTHER, WATCHDOG } name;
 } me;
@@ -153,7 +150,6 @@ static void begin_round(struct observer *slot, uint64_t now)
     ph_time_out_round();
     me.asks = now - me.asked_ns > ask_ms() * 1000000ull;
     if (me.asks) me.asked_ns = now;
-    me.asks_still = false;
     if (atomic_load(&slot->nccl2)) return;
     atomic_fetch_add(&slot->rounds, 1);
     atomic_fetch_add(&rounds, 1);
@@ -182,10 +178,6 @@ enum ph_look ph_watchdog_looks(_Atomic uint64_t *put_off_ns)
     if (atomic_load(&slot->nap.begun) != me.naps || now - me.last_ns > PERIOD_MS / 2 * 1000000ull)
         begin_round(slot, now);
     if (!me.first) me.first = put_off_ns;
-    if (now - me.still_ns > ask_ms() / STILL_SHARE * 1000000ull) {
-        me.asks_still = true; /* to the end of this round */
-        me.still_ns = now;
-    }
     atomic_store(&slot->within, true);
     atomic_store(&slot->looking, 1);
     atomic_fetch_add(&looking, 1);
@@ -200,7 +192,7 @@ enum ph_look ph_watchdog_looks(_Atomic uint64_t *put_off_ns)
                                               : 0;
     enum ph_look look = PH_LOOK_LATER;
     uint64_t since = atomic_load(put_off_ns);
-    if (!ph_clock_repeats() || (ph_clock_stands_still() && me.asks_still) ||
+    if (!ph_clock_repeats() || ph_clock_stands_still() ||
         (since && now - since > TOO_LONG_S * 1000000000ull))
         look = PH_LOOK_AT_ONCE;
     if (ph_clock_repeats() && (atomic_load(&window) & mine)) look = PH_LOOK_EXACTLY;

@@ -32,6 +32,8 @@ ERROR = "error"
 """A file in RUN_DIR: the first error of a rank, which the launcher adds to its last line (startup/sitecustomize.py)."""
 ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals by which torchrun and people ask for an end."""
+WAITED_TRIES, WAITED_S = 3, 0.001
+"""How often, and how long after another, to ask how a process has ended."""
 TOGETHER_S = 0.1
 """Processes that are killed together, such as those of a node, end within this time."""
 # linux/pidfd.h: struct pidfd_info, PIDFD_GET_INFO, PIDFD_INFO_EXIT (from Linux 6.15 on)
@@ -146,20 +148,24 @@ def _wait_status(descriptor: int, pid: int) -> int:
     """How a process has ended, as `wait` gives it; 0 when the kernel does not say.
 
     /proc says it until the process's parent has waited for it, the descriptor from then on. So the order
-    of the two questions counts."""
-    try:
-        stat = read_stat(pid)
-        if stat.state == b"Z":
-            return stat.status
-    except OSError:
-        pass
-    try:
-        request = _INFO.pack(_INFO_EXIT, *[0] * 13)
-        answer = _INFO.unpack(fcntl.ioctl(descriptor, _GET_INFO, request))
-    except OSError:  # a kernel before 6.15
-        return 0
-    status: int = answer[-1] if answer[0] & _INFO_EXIT else 0
-    return status
+    of the two questions counts. Neither says it for a moment while the parent does."""
+    for _ in range(WAITED_TRIES):
+        try:
+            stat = read_stat(pid)
+            if stat.state == b"Z":
+                return stat.status
+        except OSError:
+            pass
+        try:
+            request = _INFO.pack(_INFO_EXIT, *[0] * 13)
+            answer = _INFO.unpack(fcntl.ioctl(descriptor, _GET_INFO, request))
+        except OSError:  # a kernel before 6.15
+            return 0
+        if answer[0] & _INFO_EXIT:
+            status: int = answer[-1]
+            return status
+        time.sleep(WAITED_S)
+    return 0
 
 
 def _reports(parent: int) -> bool:

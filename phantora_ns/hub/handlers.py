@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 from phantora_ns.hub.answers import Answers
@@ -82,8 +83,8 @@ class TimeHandlers:
         expression = self._graph.expression(client.number, message.expression)
         host = self._graph.expression(client.number, message.host_expression)
         if message.host_expression:
-            earliest = partial(self._told, client, message.wanted)
-            request = Query(client, message.request, expression, host, earliest)
+            told = partial(self._told, client, message)
+            request = Query(client, message.request, expression, host, told)
             request.likeness = self._likeness
             request.others = [
                 (
@@ -103,10 +104,14 @@ class TimeHandlers:
             client.identity, [Message.QUERY, message.request, at, lbts_ns, [], [], []]
         )
 
-    def _told(self, client: Client, wanted: list[int], lbts_ns: int) -> list[list[int]]:
-        """What the answer to a query tells of the wanted vertices. Not how long communication takes in a folded
-        job: the client would ask less often, and what ranks that do not run are answered is compared
-        with its answers."""
+    def _told(self, client: Client, message: messages.Query, lbts_ns: int) -> list[list[int]]:
+        """What the answer to a query tells of the wanted vertices. A client that stands for others (folding.py) is
+        told of the vertices in its question alone: it would ask less often, and what the others
+        are answered is compared with its answers."""
+        wanted = message.wanted
+        if client.absent:
+            own = {*message.expression[::3], *message.host_expression[::3]}
+            wanted = list(takewhile(own.__contains__, wanted))
         floors, final = self._graph.earliest_ns(client.number, wanted, lbts_ns)
         least = [] if client.absent else self._graph.alone_ns(client.number, wanted)
         return [floors, final, least]
@@ -146,14 +151,16 @@ class TimeHandlers:
         again."""
         if not extra:
             return
-        graph = self._graph
-        for number in client.numbers():
-            for item in extra.definitions:
+        graph, numbers = self._graph, client.numbers()
+        for item in extra.definitions:
+            for number in numbers:
                 graph.define(number, item.vertex, graph.expression(number, item.expression))
-            for stall in extra.stalls:
+        for stall in extra.stalls:
+            for number in numbers:
                 ends = (graph.expression(number, end) for end in (stall.before, stall.after))
                 graph.stall(number, stall.device, *ends)
-            if extra.keep is not None:
+        if extra.keep is not None:
+            for number in numbers:
                 graph.forget(number, extra.keep)
 
 

@@ -81,8 +81,8 @@ class Extra(Struct, gc=False):
     """OPS: how long compute of this GPU is expected to wait for the end of the launch; nothing
     slows it then"""
     keep: Index | None = field(default=None, name="keep")
-    """the client will name no vertex below this one any more, the origin apart; the hub forgets
-    their times"""
+    """the client will name no vertex below this one any more, but for the origin and in `wanted`;
+    the hub forgets their times"""
 
 
 class FromClient(Array):

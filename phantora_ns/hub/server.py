@@ -47,8 +47,9 @@ from phantora_ns.protocol import KERNEL_TABLE_FILE, Message
 from phantora_ns.sim.graph import BadExpression, BadOp, EventGraph
 
 COMMIT_EVERY = 4096
+"""Least number of messages between two commits. History in between is small."""
 COMMIT_EVERY_RANKS = 16
-"""Messages between two commits. A commit looks at every client, and history in between is small."""
+"""Least number of messages for each rank, because a commit looks at every rank."""
 
 MAX_COMPLAINT = 500
 """Most characters that are kept of a complaint about a message: it may quote the message."""

@@ -134,7 +134,7 @@ class Communicator:
         depends on its other side's launch too."""
         if transfer.op.kind >= SEND:
             return 0
-        return self._collective_course(transfer.op, None, courses).length_ns
+        return self._collective_course(transfer.op, None, courses).least_ns
 
     def _collective_course(
         self, op: Op, overlap: ExpectedOverlap | None, courses: Courses

@@ -26,15 +26,21 @@ class Course(NamedTuple):
     after_ns: int
     shared: FlowGroup | None  # the flows over links that others may use
     private_ns: int  # the longest of the flows that use no link
-    estimate_ns: int  # a lower bound of the flows' end; it affects only the order of work
+    estimate_ns: int  # the flows' end when no other uses their links, or 1 ns more
     algorithm: str
     protocol: str
     channels: int
 
     @property
     def length_ns(self) -> int:
-        """A lower bound of its time."""
+        """Its time when no other flow uses its links, or one nanosecond more."""
         return self.before_ns + max(self.private_ns, self.estimate_ns) + self.after_ns
+
+    @property
+    def least_ns(self) -> int:
+        """A lower bound of its time. The flow simulator rounds an end down that lies just beyond a whole nanosecond
+        (sim/_flow_time.py)."""
+        return max(0, self.length_ns - 1)
 
 
 class ExpectedOverlap(NamedTuple):

@@ -191,7 +191,7 @@ class EventGraph:
         for transfer in transfers:
             if transfer.matched and transfer.course is None:
                 transfer.course = comm.course(transfer, self._courses)
-                transfer.least_ns = transfer.course.length_ns
+                transfer.least_ns = transfer.course.least_ns
             elif not transfer.least_ns:
                 transfer.least_ns = transfer.alone_ns = comm.least_ns(transfer, self._courses)
             self._contribute(timeline, transfer, reached)

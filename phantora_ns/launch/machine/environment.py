@@ -23,7 +23,9 @@ _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _NODE = "PHANTORA_NODE"
 _FEW_NODES = 8
 _MONITOR_INTERVAL_S = 0.1  # torchrun's default
-_LONGEST_INTERVAL_S = 2.0
+_LONGEST_INTERVAL_S = (
+    0.8  # less than OTHERS_GRACE_S of launch/run/runner.py: each agent says why its ranks failed
+)
 _THIS_MACHINES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
