@@ -5,6 +5,7 @@ Rule: the wheel under test is the one that `make wheel` makes. It is installed a
 would install it; where the tests run as root, another user does so, if that user can start a Python
 of this version and read torch."""
 
+import fcntl
 import os
 import re
 import shutil
@@ -30,7 +31,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 def wheel(root):
     outer = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     command = ["make", "-C", root, "wheel", f"PYTHON={sys.executable}"]
-    done = subprocess.run(command, env=outer, capture_output=True, text=True)
+    (root / "build").mkdir(exist_ok=True)
+    with open(
+        root / "build" / "wheel.lock", "w"
+    ) as lock:  # pytest-xdist may give this file to two workers
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(command, env=outer, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     (found,) = (root / "dist").glob("*.whl")
     return found
