@@ -48,7 +48,7 @@ static uint32_t add_untold(uint64_t wanted[WANTED], uint32_t count, uint64_t now
 }
 
 /* Asks the hub, which also tells what it knows of the vertices of both expressions, of those that
- * the host's clock is a name for, and of the oldest that it has not told the times of. */
+ * the host's clock is a name for, and of the oldest vertices whose times it has not told yet. */
 static bool ask_hub(const struct ph_expr *expr, const struct ph_expr *host, uint64_t now)
 {
     struct ph_pack body = {0};

@@ -293,7 +293,8 @@ uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint
     ph_expr_prune(&stream->expr, ph_clock());
     ph_queue_add_host(stream, (int64_t)ph_spec()->launch_latency_ns);
     struct ph_expr before = stream->expr;
-    struct ph_event *last = alike ? comm->last : NULL;
+    bool ordered = alike != 0; /* launches with messages take no turn */
+    struct ph_event *last = ordered ? comm->last : NULL;
     if (last) {
         ph_expr_prune(&last->expr, ph_clock());
         ph_expr_merge(&stream->expr, &last->expr);

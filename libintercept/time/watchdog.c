@@ -33,7 +33,8 @@ enum {
     PATIENCE_MS = 300,
     OBSERVERS = 256
 };
-/* Between rounds in which a watchdog asks whether its host waits for long; more in large jobs. */
+/* The least time between two rounds in which a watchdog asks the hub whether its host waits for
+ * long. In large jobs it is longer (ask_ms). */
 enum { ASK_MS = 2000 };
 /* The first steps of a real job take half a second each, because libraries load and kernels are
  * tuned. So the watchdog has freed what those steps used before the later, shorter steps begin.

@@ -65,9 +65,6 @@ class Releases:
         self._numbers = count()
         self._behind: Client | None = None
         """The client that held answers back when all were last looked at."""
-        self._counted = 0
-        """How many clients there had been then, including those that had left; 0 if one of them waited for others. Such
-        a client may go on at an earlier time than the one that was behind."""
         self.past_idle = 0
         """Answers that clients outside of our calls would have held back for ever."""
         self.past_sleepers = 0
@@ -136,13 +133,8 @@ class Releases:
         return min(limits, default=None)
 
     def lower_bound_ns(self) -> int | None:
-        """The LBTS; None when no client can act before another has. It has not moved while the client that was last
-        behind has not: O(1), else O(clients)."""
-        behind = self._behind
-        if behind is not None and not behind.gone and self._counted == len(self._clients.everyone):
-            if horizon.bound_ns(behind) == self._lbts_ns:
-                return self._lbts_ns
-        return self._look_at_clocks()
+        """The LBTS; None when no client can act before another has."""
+        return horizon.last(self._clients.present())[0]
 
     def _waits(self) -> bool:
         """Whether somebody waits for other ranks."""
@@ -237,19 +229,11 @@ class Releases:
         bound_ns = horizon.bound_ns(self._behind)
         return bound_ns is not None and bound_ns < first_ns
 
-    def _look_at_clocks(self) -> int | None:
-        """The LBTS, or None. O(clients)."""
-        clients = self._clients.present()
-        lbts_ns, self._behind = horizon.last(clients)
-        waits = any(client.waits_for_others for client in clients)
-        self._counted = 0 if waits else len(self._clients.everyone)
-        if lbts_ns is not None:
-            self._lbts_ns = lbts_ns
-        return lbts_ns
-
     def _release_final(self) -> bool:
         """Answers every request that can be answered. Returns whether there was one. O(clients)."""
-        lbts_ns = self._look_at_clocks()
+        lbts_ns, self._behind = horizon.last(self._clients.present())
+        if lbts_ns is not None:
+            self._lbts_ns = lbts_ns
         answered = False
         for request in list(self._due(lbts_ns)):
             due_ns = None if lbts_ns is None else request.due_ns(lbts_ns)

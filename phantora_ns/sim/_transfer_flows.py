@@ -104,7 +104,7 @@ class TransferFlows:
         return self.committed_ns + self._shift_ns
 
     def begin_anew(self) -> None:
-        """From now on, communication begins at 0 again. What is under way goes on, and shares the links."""
+        """New communication begins at time 0 again. Flows that have not ended go on, and share the links with it."""
         self._shift_ns = self._flows_committed_ns
         self.committed_ns = 0
 

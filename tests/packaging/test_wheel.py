@@ -32,9 +32,8 @@ def wheel(root):
     outer = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     command = ["make", "-C", root, "wheel", f"PYTHON={sys.executable}"]
     (root / "build").mkdir(exist_ok=True)
-    with open(
-        root / "build" / "wheel.lock", "w"
-    ) as lock:  # pytest-xdist may give this file to two workers
+    # pytest-xdist may give this file to two workers
+    with open(root / "build" / "wheel.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = subprocess.run(command, env=outer, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -43,6 +43,11 @@ def reduce(graph, comm, client, number, head, size=100):
     )[0]
 
 
+def reduce_all(graph, comm, number, head, size=100):
+    """All members enter it; returns its end, one vertex of all."""
+    return [reduce(graph, comm, client, number, head, size) for client in comm.clients][0]
+
+
 def test_a_collective_starts_with_its_last_member_and_ends_on_all(graph):
     comm = comm_of(graph, 0, 1)
     first = reduce(graph, comm, 0, 1, [0, 50, 0])
@@ -67,13 +72,13 @@ def test_a_late_flow_moves_what_hangs_on_those_it_meets_and_nothing_before(graph
     """0-1 reduce from 0, then a host anchor and a second reduction; 2-3 reduce from 40, told
     last."""
     front, other = comm_of(graph, 0, 1), comm_of(graph, 2, 3)
-    one = [reduce(graph, front, client, 1, [0, 0, 0]) for client in (0, 1)][0]
-    two = [reduce(graph, front, client, 2, [1, 30, 0]) for client in (0, 1)][0]
+    one = reduce_all(graph, front, 1, [0, 0, 0])
+    two = reduce_all(graph, front, 2, [1, 30, 0])
     anchor = graph.define(0, 3, graph.expression(0, [2, 7, 0, 0, 50, 0]))
     early = graph.define(1, 3, graph.expression(1, [0, 20, 0]))
     graph.run()
     assert (one.time_ns, two.start_ns, two.time_ns, anchor.time_ns) == (115, 145, 260, 267)
-    third = [reduce(graph, other, client, 1, [0, 30, 0], 40) for client in (2, 3)][0]
+    third = reduce_all(graph, other, 1, [0, 30, 0], 40)
     graph.run()
     # 40: the two share the link until the third's 40 bytes are through (80 ns), then the first has
     # 30 bytes left
@@ -85,7 +90,7 @@ def test_a_late_flow_moves_what_hangs_on_those_it_meets_and_nothing_before(graph
 
 def test_a_told_time_that_moves_is_counted(graph):
     front, other = comm_of(graph, 0, 1), comm_of(graph, 2, 3)
-    end = [reduce(graph, front, client, 1, [0, 0, 0]) for client in (0, 1)][0]
+    end = reduce_all(graph, front, 1, [0, 0, 0])
     graph.run()
     end.reported = True
     for client in (2, 3):
@@ -98,7 +103,7 @@ def test_what_the_dead_have_queued_takes_place_for_nobody(graph):
     """0-1 have queued five reductions and ended in the first one; 2-3 reduce as if alone."""
     front, other = comm_of(graph, 0, 1), comm_of(graph, 2, 3)
     for number in range(1, 6):
-        ends = [reduce(graph, front, client, number, [number - 1, 0, 0]) for client in (0, 1)]
+        end = reduce_all(graph, front, number, [number - 1, 0, 0])
     lonely = reduce(graph, front, 0, 6, [5, 0, 0])  # 1 never reached it
     for number in (5, 6):  # and a stream of 0 waits for both
         wait = graph.expression(0, [number - 1, 0, 0]), graph.expression(0, [number, 0, 0])
@@ -107,9 +112,9 @@ def test_what_the_dead_have_queued_takes_place_for_nobody(graph):
     graph.run()
     assert graph.close({0: 80, 1: 90}, [2, 3]) == {0, 1}
     assert graph.size() == 0
-    third = [reduce(graph, other, client, 1, [0, 120, 0]) for client in (2, 3)][0]
+    third = reduce_all(graph, other, 1, [0, 120, 0])
     graph.run()
-    assert (ends[0].time_ns, third.time_ns) == (575, 120 + 10 + 100 + 5)
+    assert (end.time_ns, third.time_ns) == (575, 120 + 10 + 100 + 5)
     assert (graph.retimed, lonely.time_ns) == (0, None)
     assert [graph.totals(client).latest_ns for client in (0, 1)] == [575, 575]
     graph.commit(1000)
@@ -120,13 +125,13 @@ def test_what_the_dead_have_queued_takes_place_for_nobody(graph):
 def test_who_comes_after_all_have_ended_begins_at_0(graph):
     """2-3 reduce as if alone, and as early, although 0-1 have taken 5,000 ns before them."""
     front, other = comm_of(graph, 0, 1), comm_of(graph, 2, 3)
-    end = [reduce(graph, front, client, 1, [0, 5000, 0]) for client in (0, 1)][0]
+    end = reduce_all(graph, front, 1, [0, 5000, 0])
     graph.run()
     graph.begin_anew(6000)
     for number in (1, 2):
-        ends = [reduce(graph, other, client, number, [number - 1, 0, 0]) for client in (2, 3)]
+        own = reduce_all(graph, other, number, [number - 1, 0, 0])
         graph.run()
-        assert ends[0].time_ns == number * (10 + 100 + 5)
+        assert own.time_ns == number * (10 + 100 + 5)
         graph.commit(number * 20)
     graph.check()
     assert (end.time_ns, graph.late, graph.retimed) == (5115, 0, 0)
@@ -135,17 +140,17 @@ def test_who_comes_after_all_have_ended_begins_at_0(graph):
 def test_what_is_under_way_when_all_have_ended_shares_links_with_who_comes(graph):
     """The flow of 0-1 has 50 ns left when that of 2-3 begins, and both get half of the link."""
     front, other = comm_of(graph, 0, 1), comm_of(graph, 2, 3)
-    end = [reduce(graph, front, client, 1, [0, 5950, 0]) for client in (0, 1)][0]
+    end = reduce_all(graph, front, 1, [0, 5950, 0])
     graph.run()
     graph.begin_anew(6000)
-    late = [reduce(graph, other, client, 1, [0, 0, 0]) for client in (2, 3)][0]
+    late = reduce_all(graph, other, 1, [0, 0, 0])
     graph.run()
     assert (end.time_ns, late.time_ns, graph.late) == (6115, 165, 0)
 
 
 def test_the_dead_that_others_wait_for_are_not_closed(graph):
     front, back = comm_of(graph, 0, 1), comm_of(graph, 2, 3)
-    end = [reduce(graph, front, client, 1, [0, 50, 0]) for client in (0, 1)][0]
+    end = reduce_all(graph, front, 1, [0, 50, 0])
     for client in (2, 3):
         reduce(graph, back, client, 1, [0, 100, 0])
     graph.run()
@@ -169,7 +174,7 @@ def test_zero_bytes_still_take_the_latency_and_never_no_time(graph):
             return Plan((FlowSpec((0,), 0, None),), 0, 0, "ring", "Simple", 1)
 
     comm = comm_of(graph, 0, 1)
-    assert [reduce(graph, comm, client, 1, [0, 0, 0], 0) for client in (0, 1)][0] is not None
+    assert reduce_all(graph, comm, 1, [0, 0, 0], 0) is not None
     graph.run()
     assert dict(graph.vertices(0))[1].time_ns == 15
     fast = EventGraph(FlowSimulator({0: 1.0}), Instant(), {0: 1.0})
@@ -324,9 +329,9 @@ def test_history_behind_the_commit_horizon_goes_and_its_times_stay(graph):
 def test_what_comes_before_the_commit_horizon_starts_on_it(graph):
     """A rank that nobody had heard of: its flows cannot change history."""
     front, other = comm_of(graph, 0, 1), comm_of(graph, 2, 3)
-    end = [reduce(graph, front, client, 1, [0, 0, 0]) for client in (0, 1)][0]
+    end = reduce_all(graph, front, 1, [0, 0, 0])
     graph.run()
     graph.commit(200)
-    late = [reduce(graph, other, client, 1, [0, 0, 0]) for client in (2, 3)][0]
+    late = reduce_all(graph, other, 1, [0, 0, 0])
     graph.run()
     assert (end.time_ns, late.start_ns, late.time_ns, graph.late) == (115, 0, 305, 1)

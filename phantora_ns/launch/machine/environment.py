@@ -23,9 +23,8 @@ _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _NODE = "PHANTORA_NODE"
 _FEW_NODES = 8
 _MONITOR_INTERVAL_S = 0.1  # torchrun's default
-_LONGEST_INTERVAL_S = (
-    0.8  # less than OTHERS_GRACE_S of launch/run/runner.py: each agent says why its ranks failed
-)
+# Less than OTHERS_GRACE_S of launch/run/runner.py, so that each agent says why its ranks failed.
+_LONGEST_INTERVAL_S = 0.8
 _THIS_MACHINES = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
 
 
@@ -177,7 +176,7 @@ def _torchrun(
         if not options.has(name):
             env[f"PET_{name.upper()}"] = value
     if shape.nodes > _FEW_NODES and not options.get("monitor_interval"):
-        # All agents share this machine: the looks of 128 at their workers took 15 % of two cores.
+        # All agents run on this machine. 128 of them took 15 % of two cores at torchrun's default.
         interval_s = min(_LONGEST_INTERVAL_S, _MONITOR_INTERVAL_S * shape.nodes / _FEW_NODES)
         env["PET_MONITOR_INTERVAL"] = f"{interval_s:.2f}"
     if options.get("rdzv_backend") == "c10d":

@@ -50,28 +50,28 @@ def run_checks(only=None):
     return failed
 
 
-def timed(work):
-    """Milliseconds between two events around `work`, which begins on an idle GPU."""
+def between_events(work):
+    """Milliseconds between two events around `work`."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
     start.record()
     work()
     end.record()
     end.synchronize()
     return start.elapsed_time(end)
+
+
+def timed(work):
+    """Milliseconds of `work`, which begins on an idle GPU."""
+    torch.cuda.synchronize()
+    return between_events(work)
 
 
 def timed_behind_work(work):
     """Milliseconds that `work` takes the GPU when it never waits for the host: it queues behind other work."""
     big = torch.empty(16384, 16384, device="cuda", dtype=torch.bfloat16)
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     for _ in range(40):  # half a second
         torch.mm(big, big)
-    start.record()
-    work()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end)
+    return between_events(work)
 
 
 def differs(what, given, expected, tolerance=0.0):

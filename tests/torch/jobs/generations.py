@@ -1,5 +1,5 @@
-"""Two pairs of processes, one after the other. The first communicates for 6 simulated seconds; each of the second
-says how long its first all-reduce took, by the simulated clock, while it asked again and again."""
+"""Two jobs of two processes each, one after the other. The first job communicates for 6 s of simulated time. Each
+process of the second polls its first all-reduce, and prints how long that took in simulated time."""
 
 import os
 import time

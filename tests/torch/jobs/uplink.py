@@ -9,7 +9,7 @@ import os
 
 import torch
 import torch.distributed as dist
-from common import say
+from common import between_events, say
 
 RANK, WORLD, LOCAL = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
 BYTES = 4 << 30
@@ -20,12 +20,7 @@ def timed(work):
     torch.cuda.synchronize()
     dist.barrier()
     torch.cuda.synchronize()
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    work()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end)
+    return between_events(work)
 
 
 def transfer(tensor, *pairs):
