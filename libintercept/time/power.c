@@ -173,7 +173,9 @@ void ph_power_waited_locked(uint64_t now)
         if (idle > PAUSE_PPM)
             rest(i, passed - spent);
         else if (passed >= (uint64_t)power->window_ns)
-            gpu[i].idle_ppm = idle;
+            /* half of the way: a clock that is too high for one step leaves the next more time
+             * without work, and so on */
+            gpu[i].idle_ppm += (idle - gpu[i].idle_ppm) / 2;
         else
             gpu[i].idle_ppm += (idle - gpu[i].idle_ppm) * (int64_t)passed / power->window_ns;
         gpu[i].asked_ns -= spent;

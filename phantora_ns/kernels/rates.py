@@ -164,6 +164,8 @@ REQUIRED_NUMBERS = (
     "gemm.unaligned",
     "gemm.odd",
     "gemm.vector",
+    "gemm.dot",
+    "gemm.outer_tile",
     "attention.score_cost",
     "attention.causal_tail",
     "attention.bandwidth",

@@ -3,6 +3,7 @@ figures measured on an H200."""
 
 import dataclasses
 import math
+import statistics
 import struct
 from collections.abc import Mapping
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from phantora_ns.config import ConfigError, load_gpu
 from phantora_ns.kernels import rates, signature
 from phantora_ns.kernels.binary import names
+from phantora_ns.kernels.database import databases
+from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.estimators import attention, cudnn_graphs, gemm, grouped, memory, triton
 from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.kernels.signature import Gemm, Kernel
@@ -103,12 +106,27 @@ def test_only_tensor_cores_need_aligned_rows():
 
 @given(sizes, sizes, st.integers(1, 8192), st.permutations(range(3)))
 def test_a_product_with_a_vector_in_fp32_moves_each_element_once(rows, columns, batch, order):
-    """It takes what memory takes, however its sizes fill tiles; recorded products with a vector in bf16 do, too."""
+    """It takes no less than memory takes, and that is what bounds it, but for a column with a row."""
     m, n, k = ((1, rows, columns)[at] for at in order)
     call = product(m, n, k, batch, FP32, 68)
     moving = sum(gemm.moved_bytes(call)) / H200.memory_bytes_per_ns
     assert gemm.with_vector(call) and not gemm.with_vector(product(m, n, k, batch))
-    assert moving <= gemm.duration_ns(call, H200) <= H200.number("gemm.base") + 2 * moving
+    most = math.inf if k == 1 else H200.number("gemm.base") + 3.5 * moving
+    assert moving <= gemm.duration_ns(call, H200) <= most
+
+
+def test_products_with_vectors_take_what_an_h100_took():
+    """By tiles alone they were 51 % short in the median, and the largest of all by 88 %."""
+    h100, errors = rates.load("h100"), []
+    with Database.open(databases.shipped_path("h100")) as database:
+        runs = [run for run in database.runs() if run.fields["configuration"] == "experts-products"]
+    for data, sample in runs[0].samples.items():
+        kind, fields = signature.decode(data)
+        call = signature.parse_numbers(Gemm, fields)
+        if kind == SignatureKind.GEMM and gemm.with_vector(call):
+            errors.append(gemm.duration_ns(call, h100) / sample.statistics.median - 1)
+    assert len(errors) == 81
+    assert statistics.median(map(abs, errors)) < 0.10 and max(map(abs, errors)) < 0.55
 
 
 def test_types_choose_the_peak_that_bounds_them():

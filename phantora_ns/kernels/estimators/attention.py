@@ -17,6 +17,7 @@ from phantora_ns.kernels.rates import Rates
 
 BACKWARD_RATIO = 2.5
 QUERY_BLOCK = 128  # rows of queries that one block handles
+KEY_BLOCK = 128  # keys that it handles at a time
 # cuDNN's kernels pad a head to whole tiles of this many numbers (kernel names: 64x128x64, 64x128x128)
 CUDNN_HEADS = 64
 
@@ -68,10 +69,24 @@ def moved_bytes(call: Attention) -> int:
 
 def done(call: Attention) -> Attention:
     """The call whose products the kernel really computes. A head of 8 is padded with zeros to a
-    tile of 64 and takes the time of 64."""
-    if call.backend != "cudnn" or call.head_size <= 0:
-        return call
-    return replace(call, head_size=-(-call.head_size // CUDNN_HEADS) * CUDNN_HEADS)
+    tile of 64 and takes the time of 64; 400 tokens take the time of 512."""
+    whole = replace(
+        call,
+        queries=_rounded(call.queries, QUERY_BLOCK),
+        keys=_rounded(call.keys, KEY_BLOCK),
+    )
+    if call.backend != "cudnn":
+        return whole
+    return replace(whole, head_size=_rounded(call.head_size, CUDNN_HEADS))
+
+
+def _rounded(size: int, step: int) -> int:
+    return max(0, -(-size // step) * step)
+
+
+def blocks(call: Attention) -> int:
+    """Blocks of queries, over all heads."""
+    return math.ceil(call.queries / QUERY_BLOCK) * call.batch * call.heads
 
 
 def duration_ns(call: Attention, rates: Rates) -> float:
@@ -85,11 +100,9 @@ def duration_ns(call: Attention, rates: Rates) -> float:
         # The last blocks take longer than the average, so the multiprocessors do not finish
         # together: with as many queries as keys they take twice the average time. No call ends
         # before its longest block.
-        waves = (
-            call.batch * call.heads * math.ceil(call.queries / QUERY_BLOCK) / rates.multiprocessors
-        )
-        missed = min(call.queries, call.keys) / 2  # keys that the average query does not see
-        excess = missed / (call.keys - missed)  # of the longest block over the average one
+        waves = blocks(call) / rates.multiprocessors
+        missed = min(whole.queries, whole.keys) / 2  # keys that the average query does not see
+        excess = missed / (whole.keys - missed)  # of the longest block over the average one
         tail = rates.number("attention.causal_tail") * excess
         share /= max(1.0 + excess, waves + tail) / waves
     arithmetic = flop(whole) / (peak * share)

@@ -6,7 +6,7 @@ fivefold, so the time must come from the call. The model: the library picks the 
 k that finish first. Tiles run in waves over the multiprocessors. The power limit bounds the rate of a
 large product; memory bounds a thin one. Part of writing the result does not overlap with arithmetic. Rows
 that do not begin at multiples of 16 bytes (a vocabulary of 50,257) cost three to five times as much.
-Without tensor cores, a product with a vector has kernels of its own, which memory alone bounds. The shares are
+Without tensor cores, a product with a vector has kernels of its own. The shares are
 fitted (bench/kernels) and stand in the GPU's data file.
 """
 
@@ -62,6 +62,9 @@ TENSOR_COMPUTE = {74: "fp16", 75: "bf16", 77: "tf32"}
 FP64_TENSOR_COMPUTE = 70  # CUBLAS_COMPUTE_64F
 WITHOUT_TENSOR_CORES = {"fp32", "fp64"}
 """Peaks of the ordinary arithmetic units. Such products count as bound by the issue of instructions."""
+OUTER_TILE = (64, 32)
+COLUMNS = 4
+"""How cuBLAS' kernels for products with a vector divide them."""
 
 
 def data_type(code: int) -> tuple[int, str]:
@@ -105,9 +108,22 @@ def misaligned(gemm: Gemm) -> str:
 
 
 def with_vector(gemm: Gemm) -> bool:
-    """Whether an operand or the result is a vector (of each batch), and tensor cores do not compute. cuBLAS' kernels
-    for such products (its symbols gemv2N, gemv2T, gemmk1) have no tiles: they read and write every element once."""
+    """Whether an operand or the result is a vector (of each batch), and tensor cores do not compute."""
     return min(gemm.m, gemm.n, gemm.k) == 1 and arithmetic(gemm) in WITHOUT_TENSOR_CORES
+
+
+def _with_vector_ns(gemm: Gemm, rates: Rates) -> float:
+    """Nanoseconds of a product with a vector. That of a column with a row comes in tiles, which take equally long
+    however little of them is used. Others are bound by memory: dot products of whole rows, and sums of columns, which
+    are read four at a time. Within 2, 20 and 15 % of what an H100 took in fp32 (bench/kernels/experts.py)."""
+    if gemm.k == 1:
+        tiles = math.ceil(gemm.m / OUTER_TILE[0]) * math.ceil(gemm.n / OUTER_TILE[1]) * gemm.batch
+        tiles_ns = tiles / rates.multiprocessors * rates.number("gemm.outer_tile")
+        return max(tiles_ns, sum(moved_bytes(gemm)) / rates.memory_bytes_per_ns)
+    rows = gemm.transa if gemm.n == 1 else not gemm.transb
+    whole = gemm if rows else gemm._replace(k=math.ceil(gemm.k / COLUMNS) * COLUMNS)
+    share = rates.number("gemm.dot" if rows else "gemm.vector")
+    return sum(moved_bytes(whole)) / (rates.memory_bytes_per_ns * share)
 
 
 def duration_ns(gemm: Gemm, rates: Rates) -> float:
@@ -117,8 +133,7 @@ def duration_ns(gemm: Gemm, rates: Rates) -> float:
     kind = arithmetic(gemm)
     peak = rates.peak(kind)
     if with_vector(gemm):
-        moving = sum(moved_bytes(gemm)) / (rates.memory_bytes_per_ns * rates.number("gemm.vector"))
-        return rates.number("gemm.base") + max(moving, flop(gemm) / peak)
+        return rates.number("gemm.base") + max(_with_vector_ns(gemm, rates), flop(gemm) / peak)
     bandwidth = rates.memory_bytes_per_ns * rates.number("gemm.bandwidth")
     per_multiprocessor = peak / rates.multiprocessors
     name = "bf16" if kind == "fp16" else kind

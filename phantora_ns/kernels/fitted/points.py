@@ -45,6 +45,8 @@ SERIAL_CYCLES = 4.0
 SIZE_OCTAVES = 3.0
 # Time that a block with almost no work occupies a multiprocessor: rms_norm, 128 elements per block.
 BLOCK_NS = 80.0
+# What a block of attention takes before and after its products: 3 to 5 us with heads of 8 (bench/kernels/images.py).
+ATTENTION_BLOCK_NS = 1000.0
 # Bytes that a read of one element moves, at most and at least (CUDA C++ best practices guide,
 # 10.2.1).
 SECTOR, TWO_BYTES = 32.0, 2.0
@@ -225,13 +227,14 @@ def attention_point(call: attention.Attention, estimate: launch.Estimate, rates:
     whole = attention.done(call)
     arithmetic = attention.flop(whole) / rates.peak("bf16")
     exponentials = (
-        attention.flop(call)
-        / max(1, call.head_size)
+        attention.flop(whole)
+        / max(1, whole.head_size)
         / (rates.multiprocessors * rates.cycles_per_ns * 16)
     )
     moving = attention.moved_bytes(call) / rates.memory_bytes_per_ns
-    blocks = math.ceil(call.queries / attention.QUERY_BLOCK) * call.batch * call.heads
-    wave = math.ceil(blocks / rates.multiprocessors) * rates.multiprocessors / blocks * arithmetic
+    blocks = attention.blocks(call)
+    waves = math.ceil(blocks / rates.multiprocessors)
+    wave = waves * rates.multiprocessors / blocks * arithmetic
     position = (
         _log(call.batch * call.heads),
         _log(call.queries),
@@ -241,7 +244,8 @@ def attention_point(call: attention.Attention, estimate: launch.Estimate, rates:
     )
     group = f"{call.backend} {'backward' if call.backward else 'forward'}"
     name = f"{'causal' if call.causal else 'full'} {call.element_bytes}"
-    terms = (estimate.duration_ns, 1.0, arithmetic, exponentials, moving, wave)
+    starts = waves * ATTENTION_BLOCK_NS
+    terms = (estimate.duration_ns, 1.0, arithmetic, exponentials, moving, wave, starts)
     # All members of a family have the same kind.
     family = "attention" if call.backend == "cudnn" else f"attention {call.backend}"
     return Point(family, group, name, terms, position, Source.ATTENTION, estimate.bound_by)
