@@ -3,7 +3,7 @@
     phantora-ns profile --record kernels --leaders 0 --name heads -o FILE torchrun
     --nproc-per-node 1 -m bench.kernels.heads [--seconds 100]
 
-Why it exists: in a real step of the transformers Trainer, kernels that read broadcast or transposed tensors took 10
+Why it exists: in a real step of the transformers Trainer, kernels that read broadcast or transposed tensors took 5
 to 20 % longer than simulated: rotary positions, norms written out in operators, copies of heads. No size is one of
 bench/frameworks, bench/zoo or bench/accuracy. The cases are shuffled; pauses as long as the work keep the GPU cool.
 """

@@ -69,7 +69,7 @@ def main() -> None:
         if options.name:
             run.fields["configuration"] = options.name
             run.uid = hashlib.sha256(f"{run.uid} {options.name}".encode()).hexdigest()[:16]
-    save(options.out, gpu, [run for run in runs if run.samples])
+    save(options.out, gpu, [run for run in runs if run.samples])  # others measured none of them
 
 
 if __name__ == "__main__":
