@@ -173,8 +173,8 @@ void ph_power_waited_locked(uint64_t now)
         if (idle > PAUSE_PPM)
             rest(i, passed - spent);
         else if (passed >= (uint64_t)power->window_ns)
-            /* half of the way: a clock that is too high for one step leaves the next more time
-             * without work, and so on */
+            /* Half of the way: a clock that is too high for one step leaves the next more time
+             * without work, which makes it too low there. Shorter waits are parts of a step. */
             gpu[i].idle_ppm += (idle - gpu[i].idle_ppm) / 2;
         else
             gpu[i].idle_ppm += (idle - gpu[i].idle_ppm) * (int64_t)passed / power->window_ns;

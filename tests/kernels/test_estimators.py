@@ -5,6 +5,7 @@ import dataclasses
 import math
 import statistics
 import struct
+from collections import defaultdict
 from collections.abc import Mapping
 
 import pytest
@@ -105,28 +106,32 @@ def test_only_tensor_cores_need_aligned_rows():
 
 
 @given(sizes, sizes, st.integers(1, 8192), st.permutations(range(3)))
-def test_a_product_with_a_vector_in_fp32_moves_each_element_once(rows, columns, batch, order):
-    """It takes no less than memory takes, and that is what bounds it, but for a column with a row."""
+def test_memory_bounds_products_with_vectors_in_fp32_but_outer_ones(rows, columns, batch, order):
+    """None takes less than memory takes. An outer product takes its tiles, others hardly more than memory."""
     m, n, k = ((1, rows, columns)[at] for at in order)
     call = product(m, n, k, batch, FP32, 68)
     moving = sum(gemm.moved_bytes(call)) / H200.memory_bytes_per_ns
     assert gemm.with_vector(call) and not gemm.with_vector(product(m, n, k, batch))
-    most = math.inf if k == 1 else H200.number("gemm.base") + 3.5 * moving
-    assert moving <= gemm.duration_ns(call, H200) <= most
+    tiles = math.ceil(m / 64) * math.ceil(n / 32) * batch if gemm.is_outer(call) else 0
+    most = max(4.4 * moving, tiles / H200.multiprocessors * H200.number("gemm.outer_tile"))
+    assert moving <= gemm.duration_ns(call, H200) <= H200.number("gemm.base") + most
 
 
 def test_products_with_vectors_take_what_an_h100_took():
-    """By tiles alone they were 51 % short in the median, and the largest of all by 88 %."""
-    h100, errors = rates.load("h100"), []
+    """A law by which memory bounds all of them made outer products 51 to 88 % short."""
+    h100, errors = rates.load("h100"), defaultdict(list)
     with Database.open(databases.shipped_path("h100")) as database:
         runs = [run for run in database.runs() if run.fields["configuration"] == "experts-products"]
     for data, sample in runs[0].samples.items():
         kind, fields = signature.decode(data)
         call = signature.parse_numbers(Gemm, fields)
         if kind == SignatureKind.GEMM and gemm.with_vector(call):
-            errors.append(gemm.duration_ns(call, h100) / sample.statistics.median - 1)
-    assert len(errors) == 81
-    assert statistics.median(map(abs, errors)) < 0.10 and max(map(abs, errors)) < 0.55
+            what = "outer" if gemm.is_outer(call) else "dot" if call.transa else "sum"
+            errors[what].append(gemm.duration_ns(call, h100) / sample.statistics.median - 1)
+    assert {what: len(found) for what, found in errors.items()} == dict(outer=27, dot=27, sum=27)
+    assert sorted(map(abs, errors["outer"]))[-2] < 0.04
+    assert max(map(abs, errors["sum"])) < 0.25
+    assert statistics.median(map(abs, errors["dot"])) < 0.15
 
 
 def test_types_choose_the_peak_that_bounds_them():

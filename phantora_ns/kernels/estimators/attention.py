@@ -17,9 +17,8 @@ from phantora_ns.kernels.rates import Rates
 
 BACKWARD_RATIO = 2.5
 QUERY_BLOCK = 128  # rows of queries that one block handles
-KEY_BLOCK = 128  # keys that it handles at a time
-# cuDNN's kernels pad a head to whole tiles of this many numbers (kernel names: 64x128x64, 64x128x128)
-CUDNN_HEADS = 64
+CUDNN_QUERIES, CUDNN_KEYS, CUDNN_HEADS = 64, 128, 64
+"""cuDNN's kernels pad queries, keys and heads to whole tiles of so many (their names: 64x128x64)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +67,16 @@ def moved_bytes(call: Attention) -> int:
 
 
 def done(call: Attention) -> Attention:
-    """The call whose products the kernel really computes. A head of 8 is padded with zeros to a
-    tile of 64 and takes the time of 64; 400 tokens take the time of 512."""
-    whole = replace(
-        call,
-        queries=_rounded(call.queries, QUERY_BLOCK),
-        keys=_rounded(call.keys, KEY_BLOCK),
-    )
+    """The call whose products the kernel really computes. cuDNN pads a head of 8 with zeros to a
+    tile of 64, which takes the time of 64, and 400 keys to 512."""
     if call.backend != "cudnn":
-        return whole
-    return replace(whole, head_size=_rounded(call.head_size, CUDNN_HEADS))
+        return call
+    return replace(
+        call,
+        queries=_rounded(call.queries, CUDNN_QUERIES),
+        keys=_rounded(call.keys, CUDNN_KEYS),
+        head_size=_rounded(call.head_size, CUDNN_HEADS),
+    )
 
 
 def _rounded(size: int, step: int) -> int:

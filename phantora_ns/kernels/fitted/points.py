@@ -45,7 +45,7 @@ SERIAL_CYCLES = 4.0
 SIZE_OCTAVES = 3.0
 # Time that a block with almost no work occupies a multiprocessor: rms_norm, 128 elements per block.
 BLOCK_NS = 80.0
-# What a block of attention takes before and after its products: 3 to 5 us with heads of 8 (bench/kernels/images.py).
+# What a block of attention takes before and after its products, in order of magnitude; fits find its multiple.
 ATTENTION_BLOCK_NS = 1000.0
 # Bytes that a read of one element moves, at most and at least (CUDA C++ best practices guide,
 # 10.2.1).
