@@ -265,6 +265,11 @@ def megatron(name: str, *options: str, gpus: int = 1) -> Job:
     return Job(name, "megatron-core", gpus, words, seconds=75, packages=("megatron-core",))
 
 
+def unet(name: str, *options: str) -> Job:
+    words = (f"{EXAMPLES}/vision/train_unet.py", *options, "--steps", str(STEPS))
+    return Job(name, "vision", 1, words, packages=("diffusers",))
+
+
 JOBS = [
     titan("titan-llama"),
     titan("titan-llama-selective", *SELECTIVE),
@@ -290,19 +295,20 @@ JOBS = [
         ),
         packages=("torchvision",),
     ),
-    Job(
-        "unet-ddp",
-        "vision",
-        1,
-        (
-            f"{EXAMPLES}/vision/train_unet.py",
-            "--batch",
-            "64",
-            "--channels-last",
-            "--steps",
-            str(STEPS),
-        ),
-        packages=("diffusers",),
+    unet("unet-ddp", "--batch", "64", "--channels-last"),
+    unet("unet-conditional", "--conditional", "--batch", "64", "--channels-last"),
+    unet(
+        "unet-fp16",
+        "--batch",
+        "24",
+        "--image",
+        "96",
+        "--channels",
+        "160",
+        "320",
+        "480",
+        "--precision",
+        "fp16",
     ),
     titan("titan-llama-float8", "--model.converters", "quantize.linear.float8"),
     titan("titan-llama-compile", "--compile.enable", seconds=110),
