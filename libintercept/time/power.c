@@ -172,12 +172,14 @@ void ph_power_waited_locked(uint64_t now)
         int64_t idle = (int64_t)((passed - spent) / WHOLE * (MILLION - WHOLE) / (passed / WHOLE));
         if (idle > PAUSE_PPM)
             rest(i, passed - spent);
-        else if (passed >= (uint64_t)power->window_ns)
-            /* Half of the way: a clock that is too high for one step leaves the next more time
-             * without work, which makes it too low there. Shorter waits are parts of a step. */
-            gpu[i].idle_ppm += (idle - gpu[i].idle_ppm) / 2;
-        else
-            gpu[i].idle_ppm += (idle - gpu[i].idle_ppm) * (int64_t)passed / power->window_ns;
+        else {
+            /* Half of the way, for a whole window: a clock that is too high for one step leaves the
+             * next more time without work, which makes it too low there. A shorter wait counts
+             * for its part of the window. */
+            int64_t window = power->window_ns,
+                    part = passed < (uint64_t)window ? (int64_t)passed : window;
+            gpu[i].idle_ppm += (idle - gpu[i].idle_ppm) * part / window / 2;
+        }
         gpu[i].asked_ns -= spent;
         gpu[i].since = now;
     }

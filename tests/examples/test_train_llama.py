@@ -28,16 +28,17 @@ def steps(done, count):
 @pytest.mark.parametrize(
     ("mode", "extra"),
     [
-        ("ddp", ()),
-        ("fsdp", ("--ac",)),
+        # DDP and FSDP alone: test_tutorial.py
         ("tp", ()),
         ("fsdp_tp", ("--ac",)),
-        # the other way round, every night
+        # all, and the other way round, every night
         *(
             pytest.param(mode, extra, marks=pytest.mark.nightly)
             for mode, extra in (
+                ("ddp", ()),
                 ("ddp", ("--ac",)),
                 ("fsdp", ()),
+                ("fsdp", ("--ac",)),
                 ("tp", ("--ac",)),
                 ("fsdp_tp", ()),
             )

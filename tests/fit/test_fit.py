@@ -30,7 +30,7 @@ def fit(phantora, built_library):
     return run
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize("parallel", [pytest.param("ddp", marks=pytest.mark.nightly), "fsdp"])
 def test_the_first_steps_need_what_a_whole_run_needs(fit, phantora, tmp_path, parallel):
     command = ["torchrun", "--nproc-per-node", 2, TUTORIAL, "--parallel", parallel]
     command += ["--width", 256, "--layers", 3, "--sequence", 128]

@@ -312,7 +312,7 @@ def about_kernels(rng: random.Random, functions, request: int) -> tuple[int, lis
 
 
 @pytest.mark.parametrize(
-    "seed,count,share", [(1, 1500, 3), pytest.param(2, 100_000, 1, marks=pytest.mark.nightly)]
+    "seed,count,share", [(1, 800, 3), pytest.param(2, 100_000, 1, marks=pytest.mark.nightly)]
 )
 def test_nothing_that_is_said_of_kernels_breaks_the_hub_or_the_recording(
     benches, recorded, seed, count, share

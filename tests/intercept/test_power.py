@@ -317,6 +317,22 @@ def test_a_pause_cools_the_work_after_it_and_no_longer(power):
     assert paused[-1] == pytest.approx(without[-1], rel=0.005)
 
 
+def test_a_little_more_time_says_a_little_more(power):
+    """How much a wait's share of idle time counts does not jump where the wait covers a whole window."""
+
+    def last_clock(passed):
+        start(power)
+        now = 0
+        for busy in (100, 50, 100, 50):  # % of the time between two waits
+            work = sum(run(power, MS, COMPUTE).duration_ns for _ in range(passed * busy // 100))
+            now += max(passed * MS, work)
+            power.ph_power_waited_locked(now)
+        return run(power, MS, COMPUTE, times=20).clock_khz
+
+    window = MODEL.window_ns // MS
+    assert last_clock(window - 2) == pytest.approx(last_clock(window + 2), rel=0.01)
+
+
 def test_gpus_at_their_limits_differ_and_free_ones_do_not(power):
     start(power)
     free = {power.run_kernel(device, MS, COMPUTE).duration_ns for device in range(8)}

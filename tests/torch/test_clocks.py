@@ -28,6 +28,7 @@ def test_the_job_ends_well(outcome):
     assert outcome.done.returncode == 0, outcome.done.stderr
 
 
+@pytest.mark.nightly
 def test_without_host_time_two_runs_are_equal_to_the_byte(phantora):
     def results():
         done = phantora(
