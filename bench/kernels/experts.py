@@ -14,16 +14,14 @@ that fails is named and left out.
 
 from __future__ import annotations
 
-import argparse
-import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 
 from bench.kernels.operators import both, tensor
-from bench.kernels.rested import Work, sweep
+from bench.kernels.rested import Work, main, shuffled
 
 TOKENS = (2048, 8192, 12288)
 ALIGNED = 8
@@ -172,8 +170,8 @@ def products(layer: Layer, tokens: int) -> Iterator[Work]:
         )
 
 
-def cases() -> Iterator[tuple[str, object]]:
-    """(name, what yields the works of it), so that only one layer's tensors exist at a time."""
+def cases() -> Iterator[tuple[str, Callable[[], Iterator[Work]]]]:
+    """(name, what yields the works of it)."""
     for layer in LAYERS:
         for tokens in TOKENS:
             if tokens * layer.chosen * layer.width > MOST_NUMBERS // 2:
@@ -186,16 +184,5 @@ def cases() -> Iterator[tuple[str, object]]:
             yield name, lambda a=layer, t=tokens: products(a, t)
 
 
-def works() -> Iterator[Work]:
-    chosen = list(cases())
-    random.Random(1).shuffle(chosen)
-    for name, made in chosen:
-        for kind, run in made():
-            yield f"{kind} {name}", run
-        torch.cuda.empty_cache()
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=1e9)
-    sweep(works(), parser.parse_args().seconds)
+    main(__doc__, lambda: shuffled(cases()))

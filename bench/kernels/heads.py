@@ -10,14 +10,13 @@ bench/frameworks, bench/zoo or bench/accuracy. The cases are shuffled; pauses as
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 
 from bench.kernels.operators import both, tensor
-from bench.kernels.rested import Work, main
+from bench.kernels.rested import Work, main, shuffled
 
 HALF, FLOAT = torch.bfloat16, torch.float32
 
@@ -105,12 +104,11 @@ def works(layer: Layer, dtype: torch.dtype) -> Iterator[Work]:
 
 
 def cases() -> Iterator[Work]:
-    chosen = [(layer, dtype) for layer in LAYERS for dtype in (HALF, FLOAT)]
-    random.Random(1).shuffle(chosen)
-    for layer, dtype in chosen:
-        for name, run in works(layer, dtype):
-            yield f"{name} {tuple(layer)} {dtype}", run
-        torch.cuda.empty_cache()
+    return shuffled(
+        (f"{tuple(layer)} {dtype}", lambda a=layer, d=dtype: works(a, d))
+        for layer in LAYERS
+        for dtype in (HALF, FLOAT)
+    )
 
 
 if __name__ == "__main__":

@@ -4,24 +4,22 @@
     --nproc-per-node 1 -m bench.kernels.images [--seconds 150]
 
 Why it exists: a third of a U-Net's GPU time came from rooflines (copies between layouts, sums over broadcast
-tensors), a fifth from attention with heads of 8, which no recording had. This job
-has such operators, forward and backward: group norms, copies between layouts, embeddings added to images,
-resizing, joining of channels, pooling, and attention of images with themselves and with a text. No size is one of
-bench/frameworks or bench/zoo. Pooling, biases of convolutions and depthwise convolutions are here because traces of
-real steps showed them 15 to 62 % off. The cases are shuffled; pauses as long as the work keep the GPU cool. A case
-that fails is named and left out.
+tensors), a fifth from attention with heads of 8, which no recording had. This job has such operators, forward and
+backward: group norms, copies between layouts, embeddings added to images, resizing, joining of channels, pooling, and
+attention of images with themselves and with a text. No size is one of bench/frameworks or bench/zoo.
+Pooling, biases of convolutions and depthwise convolutions are here because traces of real steps showed them 15 to
+62 % off. The cases are shuffled; pauses as long as the work keep the GPU cool. A case that fails is named and left out.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
 
 from bench.kernels.operators import both, tensor
-from bench.kernels.rested import Work, main
+from bench.kernels.rested import Work, main, shuffled
 from bench.kernels.varied import image
 
 HALF, HALF_16, FLOAT = torch.bfloat16, torch.float16, torch.float32
@@ -132,7 +130,7 @@ def convolutions(
 
 
 def attention(width: int, tokens: int, dtype: torch.dtype) -> Iterator[Work]:
-    """Heads as diffusers cuts them out of rows: not contiguous."""
+    """Queries, keys and values as diffusers makes them: views of rows, in which a head's tokens lie apart."""
     for channels in (320, 640):
         heads = channels // width
         for count in (4, 24):
@@ -168,11 +166,7 @@ def cases() -> Iterator[Work]:
         for tokens in TOKENS
         for dtype in (HALF, HALF_16)
     ]
-    random.Random(1).shuffle(chosen)
-    for name, made in chosen:
-        for kind, run in made():
-            yield f"{kind} {name}", run
-        torch.cuda.empty_cache()
+    return shuffled(chosen)
 
 
 if __name__ == "__main__":

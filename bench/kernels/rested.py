@@ -6,9 +6,10 @@ out what fails.
 
 import argparse
 import itertools
+import random
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
@@ -47,6 +48,17 @@ def sweep(cases: Iterable[Work], seconds: float) -> None:
     for line in sorted(failed):
         print(line, file=sys.stderr)
     print(f"{done} cases, {len(failed)} failed, {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def shuffled(groups: Iterable[tuple[str, Callable[[], Iterable[Work]]]]) -> Iterator[Work]:
+    """The works of all groups, group by group in a random order that is always the same. Each group is a name, and what
+    yields its works, so that only one group's tensors exist at a time."""
+    chosen = list(groups)
+    random.Random(1).shuffle(chosen)
+    for name, made in chosen:
+        for kind, run in made():
+            yield f"{kind} {name}", run
+        torch.cuda.empty_cache()
 
 
 def main(about: str, cases: Callable[[], Iterable[Work]]) -> None:

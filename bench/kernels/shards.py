@@ -13,14 +13,13 @@ bench/accuracy. The cases are shuffled; pauses as long as the work keep the GPU 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 
 import torch
 import torch.distributed.fsdp._fully_shard._fsdp_collectives  # noqa: F401 - its operators
 
 from bench.kernels.operators import tensor
-from bench.kernels.rested import Work, main
+from bench.kernels.rested import Work, main, shuffled
 
 HALF, FLOAT = torch.bfloat16, torch.float32
 RANKS = (2, 4, 8, 16, 64)
@@ -37,13 +36,13 @@ VOCABULARY = 49152
 
 def layer(width: int, inner: int, keys: int) -> list[tuple[int, int]]:
     """Shapes of a Llama layer's parameters."""
-    up = [(inner, width)] * 2
     return [
         (width, width),
         (keys, width),
         (keys, width),
         (width, width),
-        *up,
+        (inner, width),
+        (inner, width),
         (width, inner),
         (width, 1),
         (width, 1),
@@ -93,17 +92,15 @@ def cases() -> Iterator[Work]:
     units = [layer(*widths) for widths in WIDTHS] + [
         [(VOCABULARY, width)] for width, _, _ in WIDTHS
     ]
-    chosen = [
-        (shapes, ranks, kept, sent)
+    return shuffled(
+        (
+            f"{shapes[0]} {ranks} {kept} {sent}",
+            lambda a=shapes, r=ranks, k=kept, s=sent: works(a, r, k, s),
+        )
         for shapes in units
         for ranks in RANKS
         for kept, sent in ((FLOAT, HALF), (HALF, HALF), (FLOAT, FLOAT))
-    ]
-    random.Random(1).shuffle(chosen)
-    for shapes, ranks, kept, sent in chosen:
-        for name, run in works(shapes, ranks, kept, sent):
-            yield f"{name} {shapes[0]} {ranks} {kept} {sent}", run
-        torch.cuda.empty_cache()
+    )
 
 
 if __name__ == "__main__":

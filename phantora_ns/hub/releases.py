@@ -133,7 +133,7 @@ class Releases:
         return min(limits, default=None)
 
     def lower_bound_ns(self) -> int | None:
-        """The LBTS; None when no client can act before another has."""
+        """The LBTS (lower bound on time stamps): no client will act before it. None when each waits for another."""
         return horizon.last(self._clients.present())[0]
 
     def _waits(self) -> bool:

@@ -63,9 +63,9 @@ FP64_TENSOR_COMPUTE = 70  # CUBLAS_COMPUTE_64F
 WITHOUT_TENSOR_CORES = {"fp32", "fp64"}
 """Peaks of the ordinary arithmetic units. Such products count as bound by the issue of instructions."""
 OUTER_TILE = (64, 32)
-"""Rows and columns of a tile of an outer product: 2,048 x 6 is launched as 32 blocks."""
+"""Rows and columns of a tile of an outer product. cuBLAS launches one of 2,048 x 6 as 32 blocks."""
 COLUMNS = 4
-"""A sum of columns takes the time of a multiple of so many."""
+"""A sum of columns takes as long as one of the next multiple of so many columns."""
 
 
 def data_type(code: int) -> tuple[int, str]:
