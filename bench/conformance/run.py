@@ -1,6 +1,6 @@
 """Runs PyTorch's own DistributedTest on emulated GPUs, and writes which tests pass as a table.
 
-    python -m bench.conformance.run [--times 1] [--python PYTHON] [--log FILE] [NAME...] [-- PHANTORA-NS OPTIONS]
+    python -m bench.conformance.run [--times 1] [--python PYTHON] [--log FILE] [PATTERN...] [-- PHANTORA-NS OPTIONS]
 
 Why it exists: these tests were written for real GPUs by others. `PYTHON` has torch and expecttest
 (default: this one). No line of the tests is here. A run takes 20 minutes on two idle cores,
@@ -56,7 +56,7 @@ def table(log: Path) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="PyTorch's DistributedTest on emulated GPUs.")
-    parser.add_argument("names", nargs="*", help="parts of the names of tests; default: all")
+    parser.add_argument("patterns", nargs="*", help="regular expressions in names of tests; default: all")
     parser.add_argument("--times", type=int, default=1)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--log", type=Path, help="a line of JSON for each test; added to")
@@ -66,7 +66,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         log = options.log or Path(folder) / "log"
         for _ in range(options.times):
-            job = [options.python, str(SUITE), str(log.resolve()), *options.names]
+            job = [options.python, str(SUITE), str(log.resolve()), *options.patterns]
             launcher = [options.python, "-m", "phantora_ns", "--quiet", "--gpus-per-node", "2"]
             subprocess.run([*launcher, *extra, "--", *job])
         print("\n".join(table(log)))

@@ -2,11 +2,14 @@
 and writes one JSON line for each test. It is what `run.py` starts under phantora-ns; it needs the
 package expecttest.
 
-    suite.py RESULTS [PART_OF_A_NAME...]
+    suite.py RESULTS [PATTERN...]
+
+A pattern is a regular expression that is found in a test's name.
 """
 
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -75,11 +78,12 @@ class Lines(unittest.TestResult):
 
 
 def main():
-    path, parts = sys.argv[1], sys.argv[2:]
+    path, patterns = sys.argv[1], sys.argv[2:]
     tests = unittest.defaultTestLoader.loadTestsFromTestCase(Spawned)
-    chosen = [test for test in tests if not parts or any(part in test.id() for part in parts)]
+    if patterns:
+        tests = [test for test in tests if any(re.search(one, test.id()) for one in patterns)]
     result = Lines(path)
-    unittest.TestSuite(chosen).run(result)
+    unittest.TestSuite(tests).run(result)
     return not result.wasSuccessful()
 
 

@@ -105,6 +105,8 @@ class Communicators:
         self._kept: dict[Exchange, int] = {}
         self._kept_bytes = 0
         self._unfinished_bytes = 0
+        self.deliver: Callable[[Waiter], None]
+        """Answers a fetch that nobody's launch completes; set by who sends answers."""
         self.expired = 0
         """Results requested after their values had been dropped; answered as having no values."""
 
@@ -270,22 +272,35 @@ class Communicators:
         """COMM_FREE. Raises BadMessage."""
         self._group(client, number)
         for absent in client.absent:
-            self._release(absent.groups.pop(number), absent.number)
-        self._release(number, client.number)
+            self._release(absent.groups.pop(number), absent.number, client.clock_ns)
+        self._release(number, client.number, client.clock_ns)
 
-    def _release(self, number: int, member: int) -> None:
+    def _release(self, number: int, member: int, at_ns: int) -> None:
         """A member has released a communicator. One that no other holds is deleted."""
         group = self._groups[number]
-        group.left.add(member)
+        group.left[member] = at_ns
         if len(group.left) == len(group.comm.clients):
             del self._groups[number]
+        self._leave_to_root(group)
+
+    def _leave_to_root(self, group: Group) -> None:
+        """Begins the small broadcasts whose receivers have all left."""
+        comm, left = group.comm, group.left
+        if len(left) != len(comm.clients) - 1:
+            return
+        root = next(rank for client, rank in comm.ranks.items() if client not in left)
+        for transfer in self._graph.leave_to_root(comm, root, max(left.values(), default=0)):
+            exchange, transfer.values = transfer.values, None
+            if exchange is not None:
+                for waiter in self._complete(exchange):
+                    self.deliver(waiter)
 
     def depart(self, client: Client) -> None:
         """A client has ended: releases its communicators. O(communicators)."""
         for number, group in list(self._groups.items()):
             for member in client.numbers():
                 if member in group.comm.ranks and member not in group.left:
-                    self._release(number, member)
+                    self._release(number, member, client.end_ns())
 
     def launch(self, client: Client, message: messages.Ops) -> list[Waiter]:
         """OPS. Returns the fetches that it completes. Raises BadMessage, BadExpression, BadOp,
@@ -322,6 +337,7 @@ class Communicators:
             if exchange is not None and transfer.matched:
                 transfer.values = None
                 ready.extend(self._complete(exchange))
+        self._leave_to_root(group)
         return ready
 
     def _launch_absent(

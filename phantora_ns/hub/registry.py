@@ -303,7 +303,8 @@ class Group:
         """Of a folded job: it holds whole classes, absent ranks included."""
         self.splits: dict[int, int] = {}
         self.open_splits: dict[int, Meeting] = {}
-        self.left: set[int] = set()
+        self.left: dict[int, int] = {}
+        """When each client that released it did so, ns."""
 
 
 def split_members(arrivals: dict[int, tuple[int, int]]) -> dict[int, list[int]]:

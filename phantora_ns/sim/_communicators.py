@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from phantora_ns.protocol import DataType
+from phantora_ns.protocol import Collective, DataType
 from phantora_ns.sim._courses import Course, Courses, ExpectedOverlap
 from phantora_ns.sim._operations import (
     MAX_BYTES,
@@ -25,6 +25,9 @@ from phantora_ns.sim._operations import (
 )
 from phantora_ns.sim._transfers import Transfer
 from phantora_ns.sim.collectives import Plan
+
+HELD_BYTES = 4 << 20
+"""What NCCL's buffers hold between two ranks: the default of NCCL_BUFFSIZE in NCCL's user guide."""
 
 PLAN_CACHE = 1024
 """Different operations remembered per communicator; a job repeats a few dozen of them every step."""
@@ -122,6 +125,22 @@ class Communicator:
             return [self.clients[transfer.op.peer]]
         _, joined = self._open[transfer.ordinal]
         return [client for rank, client in enumerate(self.clients) if rank not in joined]
+
+    def left_to_root(self, rank: int) -> list[Transfer]:
+        """The small broadcasts that `rank` has begun and no other member comes to any more. They count as
+        matched: on a GPU the root's part ends without receivers, because NCCL's buffers hold the data."""
+        ordinals = [
+            ordinal
+            for ordinal, (transfer, joined) in self._open.items()
+            if transfer.op.kind == Collective.BROADCAST
+            and transfer.op.peer == rank
+            and transfer.op.count_bytes <= HELD_BYTES
+            and joined == {rank}
+        ]
+        found = [self._open.pop(ordinal)[0] for ordinal in ordinals]
+        for transfer in found:
+            transfer.matched = True
+        return found
 
     def course(self, transfer: Transfer, courses: Courses) -> Course:
         """The course of `transfer`. Courses are cached, because a job repeats its operations."""

@@ -197,6 +197,18 @@ class EventGraph:
             self._contribute(timeline, transfer, reached)
         return transfers
 
+    def leave_to_root(self, comm: Communicator, rank: int, since_ns: int) -> list[Transfer]:
+        """All members of `comm` but `rank` have left it, the last one at `since_ns`. Begins the small broadcasts
+        that wait for them on their root, and returns their transfers. O(operations in progress)."""
+        transfers = comm.left_to_root(rank)
+        for transfer in transfers:
+            transfer.course = comm.course(transfer, self._courses)
+            transfer.least_ns = transfer.course.least_ns
+            transfer.base_ns = max(transfer.base_ns, since_ns)
+            transfer.missing -= len(comm.clients) - 1
+            self._wake(transfer)
+        return transfers
+
     def stall(
         self, client: int, device: int, before: TimeExpression, after: TimeExpression
     ) -> None:

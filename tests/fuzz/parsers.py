@@ -67,7 +67,7 @@ class Parser:
             [self._program, *numbers, self._folder / "first", self._folder / "fresh", crash],
             capture_output=True,
             env={
-                "ASAN_OPTIONS": "detect_leaks=0",
+                "ASAN_OPTIONS": "detect_leaks=1",
                 "UBSAN_OPTIONS": "print_stacktrace=1:abort_on_error=1",
             },
         )

@@ -212,6 +212,18 @@ static struct module *load(const void *data, size_t bytes)
     return module;
 }
 
+/* Its kernels stay, with their parameters: a launch may still refer to them. */
+static void unload(struct module *module)
+{
+    module->magic = 0;
+    for (struct function *function = module->functions, *next; function; function = next) {
+        next = function->next;
+        free(function->name);
+        free(function);
+    }
+    free(module);
+}
+
 /* Where an image in memory ends. Its caller does not say; the tables of the ELF file do. 0: it is
  * none, or too large for a cubin. */
 static size_t extent(const void *image)
@@ -272,8 +284,7 @@ PH_API(int, cuModuleUnload, (void *handle))
 {
     struct module *module = handle;
     if (!module || module->magic != MODULE_MAGIC) return CUDA_INVALID_HANDLE;
-    module->magic = 0; /* its kernels stay: a launch may still refer to their names */
-    free(module);
+    unload(module);
     return CUDA_OK;
 }
 

@@ -12,6 +12,7 @@ void fuzz_one(const unsigned char *bytes, size_t size)
     table_bytes = size;
     once = PTHREAD_ONCE_INIT;
     file = NULL;
+    mapped = NULL;
     if (!setjmp(refused))
         for (size_t i = 0; i < sizeof occurrences / sizeof *occurrences; i++) {
             struct ph_replayed found;
@@ -21,5 +22,5 @@ void fuzz_one(const unsigned char *bytes, size_t size)
                 for (size_t j = 0; j < found.bytes; j++)
                     sum += ((const unsigned char *)found.value)[j];
         }
-    free((void *)(uintptr_t)file);
+    free(mapped);
 }

@@ -11,6 +11,7 @@
 #include "simulated/values/replay.c"
 
 static unsigned char *table;
+static void *mapped; /* the copy that replay.c sees, of a table that it may refuse */
 static size_t table_bytes;
 static jmp_buf refused;
 static uint32_t asked;
@@ -21,7 +22,7 @@ void *ph_map_file(const char *name, bool writable, char path[512], size_t *bytes
 {
     (void)name, (void)writable, (void)path;
     *bytes = table_bytes;
-    return memcpy(malloc(table_bytes), table, table_bytes);
+    return mapped = memcpy(malloc(table_bytes), table, table_bytes);
 }
 const char *ph_env(const char *name) { return strcmp(name, "RANK") ? "replay" : "1"; }
 void ph_die(const char *format, ...) { longjmp(refused, format != NULL); }
@@ -42,8 +43,11 @@ int main(void)
         table_bytes = length;
         once = PTHREAD_ONCE_INIT;
         file = NULL;
+        mapped = NULL;
         if (setjmp(refused)) {
             puts("refused");
+            free(mapped);
+            free(table);
             continue;
         }
         for (size_t i = 0; i < sizeof occurrences / sizeof *occurrences; i++) {
@@ -55,7 +59,7 @@ int main(void)
                 printf("- ");
         }
         puts("");
-        free((void *)file);
+        free(mapped);
         free(table);
     }
     return 0;
