@@ -3,10 +3,11 @@
     python -m bench.accuracy.errors [DATABASE]      # two minutes
 
 Why it exists: a band is worth what its constants are. These come from the database that ships, which
-holds calibration runs only. Each configuration is left out in turn; what the others have not
-measured is predicted from them, and the error of a class is that of its *total time* in a
+holds calibration runs only. Each configuration of a step is left out in turn; what the others have not
+measured is predicted from them and from the sweeps, and the error of a class is that of its *total time* in a
 configuration, because errors of single kernels of one class add up there. Configurations count by
-their time in the class. The sign is left in: a bias is an error too.
+their time in the class. A sweep is not left out: it holds sizes beyond those of any step. The sign is
+left in: a bias is an error too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from phantora_ns.kernels.evaluation.heldout import leave_out
 from phantora_ns.kernels.families import kernel_class
 from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.protocol import KernelClass, Source
+
+
+SWEEPS = ("convolutions", "experts", "operators", "products-", "triton-", "varied")
+"""Beginnings of the names of recordings that are no steps."""
 
 
 class Total(NamedTuple):
@@ -51,7 +56,9 @@ def main() -> int:
     sums: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(
         lambda: defaultdict(lambda: [0.0, 0.0])
     )
-    for row in leave_out(observations, times.rates, times.estimate):
+    for row in leave_out(
+        observations, times.rates, times.estimate, keep=lambda name: name.startswith(SWEEPS)
+    ):
         seen = row.observation
         label = KernelClass.LABELS[kernel_class(seen.kind, seen.fields, seen.context)]
         guessed = times.estimate(seen.kind, seen.fields, seen.context).source == Source.GUESS

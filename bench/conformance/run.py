@@ -56,7 +56,9 @@ def table(log: Path) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="PyTorch's DistributedTest on emulated GPUs.")
-    parser.add_argument("patterns", nargs="*", help="regular expressions in names of tests; default: all")
+    parser.add_argument(
+        "patterns", nargs="*", help="regular expressions in names of tests; default: all"
+    )
     parser.add_argument("--times", type=int, default=1)
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--log", type=Path, help="a line of JSON for each test; added to")

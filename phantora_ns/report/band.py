@@ -17,10 +17,9 @@ Standard deviations of the step, as shares of it:
                    Within a class errors have one cause (its model, the configuration's clock), so they
                    add up; classes have models of their own, so they add in quadrature. Waiting for
                    other ranks is their compute: it goes with ours.
-    gpu            (g + s + x * waiting) * sqrt(spread^2 + (CLOCK * followed * min(1, 2 * held))^2)
-                   A chip is faster or slower in all kernels at once. Kernels that follow the clock
-                   also have the error of its law, where the power limit holds the clock down: wholly
-                   from half of the time on, because errors of the law are errors of that share, too.
+    gpu            (g + s + x * waiting) * spread
+                   A chip is faster or slower in all kernels at once. The clock's law adds nothing: in steps that the
+                   power limit holds down, calibration rows differ by no more than chips do.
     communication  sqrt((x * (1 - waiting) * NETWORK)^2 + (beside * CONTENTION)^2)
     host           sqrt((r * h)^2 + (x * waiting * late)^2)
                    h = sqrt(HOSTS^2 + (UNKNOWN * share of host time that no record holds)^2)
@@ -72,11 +71,6 @@ ESTIMATED = {
 GUESSED = 1.0
 """Error of a time of which only the launch's size is known."""
 
-CLOCK = 0.054
-"""Error of the time of kernels that follow the clock, in steps all of whose kernels were recorded: what
-`python -m bench.accuracy.bands` finds on GPU-bound calibration rows."""
-FOLLOWING = ("gemm", "attention", "convolution")
-"""The classes whose kernels follow the clock."""
 STRETCH = 0.22
 """What communication beside them adds to kernels: 21 and 26 % in the calibration steps
 (bench/contention/fit.py)."""
@@ -88,10 +82,9 @@ NETWORK = 0.08
 BETWEEN = 0.1
 """The same where servers are involved: each number of GPUs predicted without it, median 6.0 %, 95 %
 within 19.8 %. Between servers there was nothing to measure on."""
-HOSTS = 0.2
-"""Root mean square of log(real / simulated) of host-bound calibration rows, each real run by itself:
-hosts differ by nearly as much in one job (160M DDP 26.9 and 42.0 ms, TP 2 112, 140 and 164, 1B FSDP x
-TP 218 and 278)."""
+HOSTS = 0.322
+"""How much hosts differ from what they are charged with: `python -m bench.accuracy.bands`. They differ among
+themselves by nearly as much in one job (160M DDP 26.9 and 42.0 ms, TP 2 112, 140 and 164, 1B FSDP x TP 218 and 278)."""
 UNKNOWN = 0.5
 """Error of host time that no record and no measurement holds."""
 
@@ -112,8 +105,6 @@ class Evidence:
     """Of the waits for communication, the share before the last rank came."""
     beside: float = 0.0
     """Of the step, the share in which communication runs beside compute."""
-    held: float = 0.0
-    """Of GPU time, the share at a clock that the power limit holds down."""
     spread: float = 0.0
     """The standard deviation of speed between GPUs of the model."""
     unknown: float = 0.0
@@ -152,12 +143,8 @@ def band_of(evidence: Evidence) -> Band:
     rest = max(0.0, 1.0 - busy - exposed - stretch)
     compute = busy + stretch + exposed * evidence.waiting
 
-    total = sum(ns for sources in evidence.work_ns.values() for ns in sources.values())
     kernels = compute * kernels_error(evidence.work_ns, evidence.fitted)
-    following = sum(sum(evidence.work_ns.get(name, {}).values()) for name in FOLLOWING)
-    followed = following / total if total else 0.0
-    law = CLOCK * followed * min(1.0, 2 * evidence.held)
-    gpu = compute * math.hypot(evidence.spread, law)
+    gpu = compute * evidence.spread
     rate = NETWORK if evidence.nodes == 1 else BETWEEN
     communication = math.hypot(
         exposed * (1 - evidence.waiting) * rate, beside * (1 + STRETCH) * CONTENTION

@@ -15,7 +15,7 @@ from phantora_ns.report.host_part import unknown_share
 from phantora_ns.report.steps import Steps, steps_of
 
 MEASURED = "measured"  # --host-time
-SHARES = ("fitted", "waiting", "beside", "held", "spread", "unknown", "nodes")
+SHARES = ("fitted", "waiting", "beside", "spread", "unknown", "nodes")
 """What the band was made of besides the step's times and the kernels'."""
 
 
@@ -85,7 +85,7 @@ def _evidence(steps: Steps, gpu: GpuModel, report: dict[str, Any]) -> Evidence:
     # Communication has no sums of its own by step. Its share of the GPU's time is that of the run.
     moving_ns = comm_ns * (1 - waiting) / busy_ns * steps.busy_ns if busy_ns else 0.0
     beside = max(0.0, moving_ns - steps.exposed_ns * (1 - waiting)) / max(1, steps.mean_ns)
-    clock, host = report["gpu_clock"], report["host_time"]
+    host = report["host_time"]
     return Evidence(
         step_ns=steps.mean_ns,
         busy_ns=steps.busy_ns,
@@ -95,7 +95,6 @@ def _evidence(steps: Steps, gpu: GpuModel, report: dict[str, Any]) -> Evidence:
         fitted=bool(report["databases"]),
         waiting=round(min(1.0, waiting), 6),
         beside=round(min(1.0, beside), 6),
-        held=clock["held_share"] if clock else 0.0,
         spread=gpu.power.spread,
         unknown=1.0 if host["mode"] == MEASURED else round(unknown_share(host), 6),
         nodes=report["nodes"],

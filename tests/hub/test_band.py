@@ -31,9 +31,7 @@ SHARE = st.floats(0, 1)
 @st.composite
 def evidence(draw):
     step = draw(st.integers(1, 10**12))
-    share = {
-        name: draw(SHARE) for name in ("waiting", "beside", "held", "unknown", "spread", "host")
-    }
+    share = {name: draw(SHARE) for name in ("waiting", "beside", "unknown", "spread", "host")}
     host_ns = round(step * share.pop("host"))
     return Evidence(
         step_ns=step,

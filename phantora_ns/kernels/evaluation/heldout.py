@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from phantora_ns.kernels import signature
@@ -36,10 +36,11 @@ def leave_out(
     rates: Rates,
     estimate: Estimator,
     judged: Iterable[Observation] | None = None,
+    keep: Callable[[str], bool] = lambda configuration: False,
 ) -> list[Judged]:
-    """Every signature of every configuration, predicted from the other configurations alone. With
-    `judged`, only those signatures, predicted from all `observations`. Fits each family once per
-    configuration."""
+    """Every signature of every configuration, predicted from the other configurations alone; those
+    that `keep` names are in every prediction, and not judged. With `judged`, only those signatures,
+    predicted from all `observations`. Fits each family once per configuration."""
     by_configuration: dict[str, list[Observation]] = defaultdict(list)
     for observation in usable(observations):
         by_configuration[observation.configuration].append(observation)
@@ -52,6 +53,8 @@ def leave_out(
         )
     result = []
     for name, left in by_configuration.items():
+        if keep(name):
+            continue
         rest = [s for other, group in by_configuration.items() if other != name for s in group]
         result += _judge(rest, left, rates, estimate)
     return result
