@@ -23,7 +23,9 @@ static inline bool ph_all_zero(const void *pointer, size_t bytes)
 }
 
 /* ---- addresses of a simulated GPU ---- */
-#ifdef __SANITIZE_THREAD__ /* ThreadSanitizer leaves a program a part of the addresses */
+/* ThreadSanitizer leaves a program a part of the addresses. The macro PH_BESIDE_THREAD_SANITIZER is
+ * for a library that is not instrumented, in a program that is. */
+#if defined __SANITIZE_THREAD__ || defined PH_BESIDE_THREAD_SANITIZER
 #define PH_WINDOW_BASE 0x560000000000ull
 #define PH_SLICE_BYTES (1ull << 36)
 #else

@@ -220,7 +220,7 @@ struct record {
     uint32_t count[OCTAVES];
     uint64_t sum[OCTAVES];
 };
-static bool recording;
+static _Atomic bool recording;     /* set by the first observed call, while other threads read it */
 static struct ph_hash_map records; /* by key */
 static struct record *latest;      /* the head of the list of all records */
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgpack
 
 ROOT = Path(__file__).resolve().parents[2]
-MEASURED, HOST, LOOKUP, OPS = 13, 14, 10, 8
+MEASURED, HOST, LOOKUP, FETCH, OPS, COMM_INIT = 13, 14, 10, 9, 8, 5
 EXACT, GUESS = 0, 7
 
 
@@ -50,6 +50,8 @@ class LeadersHub(_recording_hub()):
                 1,
                 0,
             ]
+        if message[0] == FETCH:
+            return [FETCH, message[2], b"", 0]
         return super()._answer(client, message)
 
     def measured(self):
@@ -63,6 +65,19 @@ class LeadersHub(_recording_hub()):
     def host(self):
         """The maps of the HOST messages."""
         return [message[3] for message in self.of(HOST)]
+
+
+class HoldingHub(LeadersHub):
+    """Answers a rendezvous only when `free()` says so."""
+
+    def __init__(self, run_dir, free):
+        super().__init__(run_dir)
+        self.free = free
+
+    def _answer(self, client, message):
+        if message[0] == COMM_INIT:
+            self.free()
+        return super()._answer(client, message)
 
 
 def signature(kind, fields):

@@ -17,7 +17,7 @@ _spec = importlib.util.spec_from_file_location("leading", HERE / "leading.py")
 leading = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(leading)
 
-COMM_INIT, GEMM, ORDER = 5, 1, 4096
+GEMM, ORDER = 1, 4096
 PATIENCE_S = 60
 
 JOB = """
@@ -53,19 +53,6 @@ def threads():
 def warnings(hub):
     """What the leader warned of; what PHANTORA_LEAD_DEBUG tells apart."""
     return [text for text in hub.notes("warning") if not text.startswith("leading: ")]
-
-
-class HoldingHub(leading.LeadersHub):
-    """Answers a rendezvous only when `free()` says so."""
-
-    def __init__(self, run_dir, free):
-        super().__init__(run_dir)
-        self.free = free
-
-    def _answer(self, client, message):
-        if message[0] == COMM_INIT:
-            self.free()
-        return super()._answer(client, message)
 
 
 class GpuHub(leading.LeadersHub):
@@ -112,7 +99,7 @@ def lead(tmp_path, built_library, libraries):
         }
         with GpuHub(below) as gpu_hub:
             free = (lambda: gpu_hub.busy.wait(PATIENCE_S)) if until_heated else (lambda: None)
-            with HoldingHub(above, free) as hub:
+            with leading.HoldingHub(above, free) as hub:
                 done = subprocess.run(
                     [sys.executable, "-c", JOB + source],
                     env=environment,

@@ -64,9 +64,7 @@ def hub(tmp_path):
 def in_order(tmp_path_factory):
     """in_order.c: a GPU whose streams wait for host functions."""
     target = tmp_path_factory.mktemp("in_order") / "libphantora-in-order.so"
-    flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden"]
-    subprocess.run(["cc", *flags, "-o", target, HERE / "c" / "in_order.c", "-lpthread"], check=True)
-    return target
+    return leading.build_library(HERE / "c" / "in_order.c", target)
 
 
 def run_both(job, leads, tmp_path, above, built_library, below_us=""):

@@ -88,19 +88,24 @@ static struct ph_kernel_facts *facts_of(struct ph_kernel *kernel)
     return &kernel->facts;
 }
 
+static __typeof__(&cuFuncGetName) function_name, kernel_name; /* set by find_names, once */
+
+static void find_names(void)
+{
+    function_name = (__typeof__(&cuFuncGetName))ph_real_maybe("cuFuncGetName");
+    kernel_name = (__typeof__(&cuFuncGetName))ph_real_maybe("cuKernelGetName");
+    if (!function_name)
+        ph_die("this driver cannot give the names of kernels (cuFuncGetName): it is older than "
+               "CUDA 12.3; a newer one is needed to lead");
+}
+
 static struct ph_kernel *loaded(void *handle)
 {
-    static _Atomic(__typeof__(&cuFuncGetName)) function_name, kernel_name;
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     const char *name = NULL;
     struct ph_kernel *kernel = ph_map_get(&handles, handle), *other;
     if (kernel) return kernel;
-    if (!function_name) {
-        function_name = (__typeof__(&cuFuncGetName))ph_real_maybe("cuFuncGetName");
-        kernel_name = (__typeof__(&cuFuncGetName))ph_real_maybe("cuKernelGetName");
-        if (!function_name)
-            ph_die("this driver cannot give the names of kernels (cuFuncGetName): it is older than "
-                   "CUDA 12.3; a newer one is needed to lead");
-    }
+    pthread_once(&once, find_names);
     bool is_function = function_name(&name, handle) == CUDA_OK && name;
     if (!is_function && (!kernel_name || kernel_name(&name, handle) != CUDA_OK || !name)) {
         ph_warn("the driver does not give the name of a kernel that was launched: it is not "

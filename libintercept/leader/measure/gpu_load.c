@@ -87,8 +87,9 @@ static _Atomic bool over, running;
 static pthread_mutex_t state_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t state_news = PTHREAD_COND_INITIALIZER;
 static _Atomic uint64_t load_ns;
-static bool ready; /* set by the filler's thread, or under ph_gpu_load_release after the filler has
-                      stopped for good */
+/* Set by the filler's thread, or by ph_gpu_load_release once the filler runs no more. Its thread
+ * may still look. */
+static _Atomic bool ready;
 static void *stream, *event[PIECES], *cublas, *matrix[3], *from, *to;
 
 uint64_t ph_gpu_load_ns(void) { return load_ns; }
@@ -207,8 +208,8 @@ void ph_gpu_load_received(uint64_t before)
 /* Whether the streams have finished all their work. */
 static bool streams_idle(void)
 {
-    bool idle = !streams_more;
     pthread_mutex_lock(&streams_lock);
+    bool idle = !streams_more;
     for (int i = 0; idle && i < stream_count; i++) idle = PH_REAL(cudaStreamQuery)(streams[i]) == 0;
     pthread_mutex_unlock(&streams_lock);
     return idle;

@@ -175,7 +175,9 @@ static void send_host(void)
     ph_pack_map(&body, 3);
     ph_pack_str(&body, "score"), ph_pack_uint(&body, phantora_host_score());
     if (ph_lead_measures()) {
+        pthread_mutex_lock(&lock); /* threads that have not ended may go on */
         ph_samples_pack_host(&body);
+        pthread_mutex_unlock(&lock);
     } else {
         ph_pack_str(&body, "calls"), ph_cost_pack(&body);
         ph_pack_str(&body, "sites"), ph_host_model_pack(&body);

@@ -35,7 +35,6 @@ static int (*real_attributes)(int *, const void *);
 
 static void *run(void *unused)
 {
-    (void)unused;
     pthread_mutex_lock(&lock);
     for (;;) {
         while (!first) pthread_cond_wait(&news, &lock);
@@ -51,6 +50,7 @@ static void *run(void *unused)
         open_works--;
         pthread_cond_broadcast(&news);
     }
+    return unused;
 }
 
 static void start_locked(void)
