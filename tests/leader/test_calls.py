@@ -259,6 +259,27 @@ assert lib.ncclGetLastError(None) == b""
     ]
 
 
+@pytest.mark.parametrize("calls", [1, 2500], ids=["a_first_measurement", "a_full_queue"])
+def test_work_beside_a_capture_does_not_break_it(lead, calls):
+    """The captured stream has work that the leader has not settled yet. Whatever else is measured meanwhile, a
+    capture that is queried or waited for ends with an error."""
+    lead(
+        """
+stream, side = handle(lib.cudaStreamCreate), handle(lib.cudaStreamCreate)
+data = handle(lib.cudaMalloc, ctypes.c_size_t(1 << 20))
+def fill(size, on): return lib.cudaMemsetAsync(data, 0, ctypes.c_size_t(size), on)
+check(fill(4096, stream)), check(fill(4096, stream))
+check(lib.cudaStreamBeginCapture(stream, 2))
+for _ in range(int(sys.argv[1])):
+    check(fill(1 << 16, side))
+graph = ctypes.c_void_p()
+check(lib.cudaStreamEndCapture(stream, ctypes.byref(graph)))
+check(lib.cudaDeviceSynchronize())
+""",
+        str(calls),
+    )
+
+
 def test_a_refused_capture_is_none(lead):
     """The default stream cannot be captured; what is refused the leader must not take for a
     capture."""

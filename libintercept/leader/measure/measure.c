@@ -115,7 +115,8 @@ static void wait_for(void *stream)
 }
 
 /* Polls every stream with open calls except `except`, until they are idle or patience ends. True
- * when all are idle. */
+ * when all are idle. A stream that is being captured counts as busy: a query would break the
+ * capture. */
 static bool idle_locked(void *except, uint64_t patience)
 {
     int mode = RELAXED;
@@ -125,6 +126,10 @@ static bool idle_locked(void *except, uint64_t patience)
     for (int i = 0; i < busy_count; i++) {
         int status = 0;
         if (busy[i] == except) continue;
+        if (ph_lead_capturing(busy[i])) {
+            idle = false;
+            continue;
+        }
         while ((status = query(busy[i])) == NOT_READY && ph_real_ns() < deadline) sched_yield();
         idle &= status == 0;
     }
@@ -142,15 +147,20 @@ static bool wait_own_locked(void *own)
     return idle_locked(own, PATIENCE_NS);
 }
 
-/* A full queue can be seconds of work, longer than any patience. So every stream is waited for, and
- * the hub knows that we wait. */
+/* A full queue can be seconds of work, longer than any patience. So every stream is waited for that
+ * is not being captured, and the hub knows that we wait. */
 static bool wait_all_locked(void)
 {
+    bool all = !busy_more;
     int mode = RELAXED;
     PH_REAL(cudaThreadExchangeStreamCaptureMode)(&mode);
-    for (int i = 0; i < busy_count; i++) wait_for(busy[i]);
+    for (int i = 0; i < busy_count; i++)
+        if (ph_lead_capturing(busy[i]))
+            all = false;
+        else
+            wait_for(busy[i]);
     PH_REAL(cudaThreadExchangeStreamCaptureMode)(&mode);
-    return !busy_more;
+    return all;
 }
 
 /* True when external ids are missing (ph_samples_settle). */
