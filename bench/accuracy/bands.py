@@ -7,8 +7,8 @@ gives: how much hosts differ from what they are charged with (HOSTS). It is chos
 the value with which their errors, over the standard deviations that the law gives them, have a mean
 square of 1. Coverage is printed for both sets, and is worth something for evaluation.
 
-A band of 80 % cannot be much narrower than 3.2 mean errors: where errors are normal it is 2.56 standard
-deviations wide, and their mean is 0.80 standard deviations.
+A band that holds 80 % of normal errors is 3.2 mean errors wide: 2.56 standard deviations, and their mean
+is 0.80 of one.
 """
 
 from __future__ import annotations

@@ -128,33 +128,35 @@ def measure(path: Path) -> None:
             print(name, flush=True)
 
 
-def costs(line: dict) -> tuple[float, float, float]:
-    """(what the other's work alone takes, us; how much later all of it ends, and how much longer the products and the
-    other take in sum; shares of that)."""
+def cost(line: dict) -> tuple[float, float]:
+    """(what the other's work takes alone, us; how much later all of it ends than the products would alone, as a share
+    of that). The pauses between products are those of the first, which run alone."""
     product = statistics.median(line["product_alone_us"])
     other = sum(line["other_alone_us"]) / ALONE
-    later, longer = [], []
+    later = []
     for repeat in line["together"]:
+        first = [(begin, took) for of, begin, took in repeat if of == 0][:BEFORE]
+        pause = statistics.median(b[0] - a[0] - a[1] for a, b in zip(first, first[1:]))
         end = max(begin + took for _, begin, took in repeat)
-        count = sum(of == 0 for of, _, _ in repeat)
-        later.append(end - min(begin for _, begin, _ in repeat) - count * product)
-        longer.append(sum(took for _, _, took in repeat) - count * product - other)
-    # alone, the products have pauses between them, too
-    return other, statistics.median(later) / other, statistics.median(longer) / other
+        count = BEFORE + AFTER
+        later.append(end - first[0][0] - count * product - (count - 1) * pause)
+    return other, statistics.median(later) / other
 
 
 def show(path: Path) -> None:
     found = defaultdict(list)
     for line in map(json.loads, lzma.open(path, "rt")):
-        what = line["other"].rpartition(" ")[0] if "product" not in line["other"] else "product"
-        found[what, line["priority"]].append(costs(line))
-    print("other, priority            pairs   later by (median, least, most)   from 50 us on")
-    for (what, priority), rows in sorted(found.items()):
-        later = [row[1] for row in rows]
-        long = [row[1] for row in rows if row[0] >= 50]
+        what = (
+            "product" if line["other"].startswith("product") else line["other"].rpartition(" ")[0]
+        )
+        found[what].append(cost(line))
+    print("other            pairs   later by (median, least, most)   from 50 us on")
+    for what, rows in sorted(found.items()):
+        later = [share for _, share in rows]
+        long = [share for other, share in rows if other >= 50]
         print(
-            f"{what:20s} {priority:4d} {len(rows):8d} {statistics.median(later):12.2f} {min(later):7.2f} "
-            f"{max(later):7.2f} {statistics.median(long) if long else float('nan'):16.2f}"
+            f"{what:16s} {len(rows):5d} {statistics.median(later):9.2f} {min(later):7.2f} {max(later):7.2f} "
+            f"{statistics.median(long) if long else float('nan'):16.2f}"
         )
 
 

@@ -105,8 +105,6 @@ class Communicators:
         self._kept: dict[Exchange, int] = {}
         self._kept_bytes = 0
         self._unfinished_bytes = 0
-        self.deliver: Callable[[Waiter], None]
-        """Answers a fetch that nobody's launch completes; set by who sends answers."""
         self.expired = 0
         """Results requested after their values had been dropped; answered as having no values."""
 
@@ -281,19 +279,26 @@ class Communicators:
         group.left[member] = at_ns
         if len(group.left) == len(group.comm.clients):
             del self._groups[number]
-        self._leave_to_root(group)
+        self._leave_to_roots(group)
 
-    def _leave_to_root(self, group: Group) -> None:
-        """Begins the small broadcasts whose receivers have all left."""
+    def _leave_to_roots(self, group: Group) -> None:
+        """Begins the small broadcasts whose receivers have all left, whether or not their root has."""
         comm, left = group.comm, group.left
-        if len(left) != len(comm.clients) - 1:
+        if len(left) < len(comm.clients) - 1:
             return
-        root = next(rank for client, rank in comm.ranks.items() if client not in left)
-        for transfer in self._graph.leave_to_root(comm, root, max(left.values(), default=0)):
-            exchange, transfer.values = transfer.values, None
-            if exchange is not None:
-                for waiter in self._complete(exchange):
-                    self.deliver(waiter)
+        for rank in comm.roots_alone():
+            others = [at for client, at in left.items() if client != comm.clients[rank]]
+            if len(others) == len(comm.clients) - 1:
+                for transfer in self._graph.leave_to_root(comm, rank, max(others, default=0)):
+                    self._drop_values(transfer)
+
+    def _drop_values(self, transfer: Transfer) -> None:
+        """Drops the values of an operation that nobody receives."""
+        exchange: Exchange | None = transfer.values
+        transfer.values = None
+        if exchange is not None:
+            self._unfinished_bytes -= exchange.held_bytes()
+            exchange.drop()
 
     def depart(self, client: Client) -> None:
         """A client has ended: releases its communicators. O(communicators)."""
@@ -337,7 +342,10 @@ class Communicators:
             if exchange is not None and transfer.matched:
                 transfer.values = None
                 ready.extend(self._complete(exchange))
-        self._leave_to_root(group)
+        if group.left:
+            numbers = {message.comm, *(absent.groups[message.comm] for absent in client.absent)}
+            for number in sorted(numbers):
+                self._leave_to_roots(self._groups[number])
         return ready
 
     def _launch_absent(

@@ -181,7 +181,6 @@ class CommunicatorHandlers:
         answers: Answers,
     ) -> None:
         self._communicators = communicators
-        communicators.deliver = self._deliver
         self._times = times
         self._releases = releases
         self._fetches = fetches

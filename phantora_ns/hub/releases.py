@@ -113,11 +113,15 @@ class Releases:
             return
         self._graph.commit(bound_ns)
 
-    def bury(self, clients: Iterable[Client]) -> None:
-        """Removes those of `clients` that have died without a message."""
-        for client in clients:
-            if not client.gone and client.ended():
-                self._clients.leave(client, killed=True)
+    def bury(self, clients: Iterable[Client]) -> bool:
+        """Removes those of `clients` that have died without a message. Returns whether there was one."""
+        dead = [client for client in clients if not client.gone and client.ended()]
+        for client in dead:
+            self._clients.leave(client, killed=True)
+        if dead:  # what others did with them may end now
+            self._graph.run()
+            self._look_at_moved()
+        return bool(dead)
 
     def hold_ms(self) -> int | None:
         """How long to wait for messages before the next `settle`; None means without a limit."""
@@ -217,8 +221,8 @@ class Releases:
         first_ns = self._first_ns()
         self._held = first_ns is not None
         if first_ns is None or self._held_back(first_ns) or not self._release_final():
-            if quiet and (self._held or self._lookups.awaiting):
-                self._let_the_dead_go()
+            if quiet and (self._held or self._lookups.awaiting) and self._let_the_dead_go():
+                return  # the next call knows what is final without them
             if self._held:
                 self._release_past(quiet)
 
@@ -281,13 +285,13 @@ class Releases:
         self.past_sleepers += self._stillness.past_sleepers
         return True
 
-    def _let_the_dead_go(self) -> None:
-        """Removes clients that have died and hold others back, at most every SAMPLE_MS."""
+    def _let_the_dead_go(self) -> bool:
+        """Removes clients that have died and hold others back, at most every SAMPLE_MS. Returns whether one was."""
         now = time.monotonic()
         if now - self._sampled < horizon.SAMPLE_MS / 1000:
-            return
+            return False
         self._sampled = now
-        self.bury(horizon.acting(self._clients.present()))
+        return self.bury(horizon.acting(self._clients.present()))
 
     def _unblock(self) -> bool:
         """Lets a client continue when all are stuck over held LOOKUPs. Returns whether one was

@@ -54,7 +54,7 @@ FITTED = {
     "triton": 0.228,
 }
 """Error of a class's total time in a configuration that the models have not seen, and which others
-have not measured: `python -m bench.accuracy.errors`."""
+have not measured: `python -m bench.accuracy.errors` on 2026-11-22. docs/accuracy.md says what it finds since."""
 ESTIMATED = {
     "other": 0.7,
     "gemm": 0.048,

@@ -50,6 +50,7 @@ class Communicator:
         "_open",
         "_waiting",
         "_courses",
+        "_held_bytes",
     )
 
     def __init__(
@@ -64,6 +65,7 @@ class Communicator:
         self._open: dict[int, tuple[Transfer, set[int]]] = {}
         self._waiting: dict[tuple[int, int, int], deque[Transfer]] = {}
         self._courses: dict[tuple[object, ...], Course] = {}
+        self._held_bytes = 0
 
     def validate(self, ops: Sequence[Op]) -> None:
         """Raises BadOp when one of `ops` is invalid on this communicator."""
@@ -126,20 +128,29 @@ class Communicator:
         _, joined = self._open[transfer.ordinal]
         return [client for rank, client in enumerate(self.clients) if rank not in joined]
 
+    def roots_alone(self) -> list[int]:
+        """The ranks that are the root of a broadcast to which no other member has come yet."""
+        alone = {
+            transfer.op.peer
+            for transfer, joined in self._open.values()
+            if transfer.op.kind == Collective.BROADCAST and joined == {transfer.op.peer}
+        }
+        return sorted(alone)
+
     def left_to_root(self, rank: int) -> list[Transfer]:
-        """The small broadcasts that `rank` has begun and no other member comes to any more. They count as
-        matched: on a GPU the root's part ends without receivers, because NCCL's buffers hold the data."""
-        ordinals = [
-            ordinal
-            for ordinal, (transfer, joined) in self._open.items()
-            if transfer.op.kind == Collective.BROADCAST
-            and transfer.op.peer == rank
-            and transfer.op.count_bytes <= HELD_BYTES
-            and joined == {rank}
-        ]
-        found = [self._open.pop(ordinal)[0] for ordinal in ordinals]
-        for transfer in found:
+        """The broadcasts that `rank` has begun and no other member comes to any more, as many as NCCL's buffers hold.
+        They count as matched: on a GPU the root's part ends without receivers."""
+        found = []
+        for ordinal, (transfer, joined) in sorted(self._open.items()):
+            op = transfer.op
+            if op.kind != Collective.BROADCAST or op.peer != rank or joined != {rank}:
+                continue
+            if self._held_bytes + op.count_bytes > HELD_BYTES:
+                break
+            self._held_bytes += op.count_bytes
             transfer.matched = True
+            del self._open[ordinal]
+            found.append(transfer)
         return found
 
     def course(self, transfer: Transfer, courses: Courses) -> Course:

@@ -198,8 +198,8 @@ class EventGraph:
         return transfers
 
     def leave_to_root(self, comm: Communicator, rank: int, since_ns: int) -> list[Transfer]:
-        """All members of `comm` but `rank` have left it, the last one at `since_ns`. Begins the small broadcasts
-        that wait for them on their root, and returns their transfers. O(operations in progress)."""
+        """All members of `comm` but `rank` have left it, the last one at `since_ns`. Begins the small broadcasts of
+        `rank` that wait for them, and returns their transfers. O(operations in progress)."""
         transfers = comm.left_to_root(rank)
         for transfer in transfers:
             transfer.course = comm.course(transfer, self._courses)

@@ -40,7 +40,7 @@ def leave_out(
 ) -> list[Judged]:
     """Every signature of every configuration, predicted from the other configurations alone; those
     that `keep` names are in every prediction, and not judged. With `judged`, only those signatures,
-    predicted from all `observations`. Fits each family once per configuration."""
+    predicted from all `observations`; `keep` says nothing then. Fits each family once per configuration."""
     by_configuration: dict[str, list[Observation]] = defaultdict(list)
     for observation in usable(observations):
         by_configuration[observation.configuration].append(observation)
