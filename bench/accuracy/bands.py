@@ -51,18 +51,15 @@ def evidence_of(row: dict) -> band.Evidence:
 
 
 def by_this_law(row: dict) -> dict:
-    """A row with its band as the present law has it, whatever the law was when the row was made."""
-    if not row.get("step") or not row["step"]["band"]:
-        return row
+    """A row that has a band, with the band as the present law has it, whatever the law was when the row was made."""
     return row | {"step": row["step"] | {"band": band.band_of(evidence_of(row)).as_json()}}
 
 
 def rows_of(rows: Iterable[dict]) -> list[Row]:
-    """The rows that have a band."""
+    """What the law says of rows that have a band, and their errors."""
     return [
         Row(row["name"], evidence_of(row), math.log(row["real_s"] / row["simulated_s"]))
         for row in rows
-        if row.get("step") and row["step"]["band"]
     ]
 
 
@@ -93,7 +90,7 @@ def best_hosts(rows: list[Row]) -> float:
 def main() -> int:
     files = sorted((HERE / "results").glob("*.json"))
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else files[-1]
-    rows = store.read(path)[-1]["rows"]
+    rows = [row for row in store.read(path)[-1]["rows"] if row.get("step") and row["step"]["band"]]
     for name in SETS:
         for kind in KINDS:
             kept = [by_this_law(row) for row in rows if (row["set"], row["kind"]) == (name, kind)]

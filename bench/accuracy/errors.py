@@ -1,6 +1,6 @@
 """The errors that the band of a step is made of (phantora_ns/report/band.py), by kernel class.
 
-    python -m bench.accuracy.errors [DATABASE]      # two minutes
+    python -m bench.accuracy.errors [DATABASE]      # ten minutes
 
 Why it exists: a band is worth what its constants are. These come from the database that ships, which
 holds calibration runs only. Each configuration of a step is left out in turn; what the others have not

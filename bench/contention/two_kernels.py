@@ -62,7 +62,7 @@ def others() -> Iterator[tuple[str, Run]]:
 
 
 def kernels(run: Run) -> list[tuple[int, float, float]]:
-    """(stream, begin, duration) of each kernel that `run` issues, us, in order of their begins."""
+    """(stream, begin, duration) of each kernel that `run` issues, sorted by begin; us since the first began."""
     with profile(activities=[ProfilerActivity.CUDA]) as recorded:
         run()
         torch.cuda.synchronize()

@@ -173,9 +173,10 @@ void ph_power_waited_locked(uint64_t now)
         if (idle > PAUSE_PPM)
             rest(i, passed - spent);
         else {
-            /* Half of the way, for a whole window: a clock that is too high for one step leaves the
-             * next more time without work, which makes it too low there. A shorter wait counts
-             * for its part of the window. */
+            /* A wait that covers a whole window moves the estimate half of the way to what it saw,
+             * a shorter one less in proportion. Not all of the way, because the estimate would
+             * swing: too high a clock in one step makes work end early, so that there is more idle
+             * time, and the clock of the next step is too low. */
             int64_t window = power->window_ns,
                     part = passed < (uint64_t)window ? (int64_t)passed : window;
             gpu[i].idle_ppm += (idle - gpu[i].idle_ppm) * part / window / 2;

@@ -286,10 +286,10 @@ class Communicators:
         comm, left = group.comm, group.left
         if len(left) < len(comm.clients) - 1:
             return
-        for rank in comm.roots_alone():
-            others = [at for client, at in left.items() if client != comm.clients[rank]]
+        for root, transfers in comm.begun_alone().items():
+            others = [at for client, at in left.items() if client != comm.clients[root]]
             if len(others) == len(comm.clients) - 1:
-                for transfer in self._graph.leave_to_root(comm, rank, max(others, default=0)):
+                for transfer in self._graph.leave_to_root(comm, transfers, max(others, default=0)):
                     self._drop_values(transfer)
 
     def _drop_values(self, transfer: Transfer) -> None:

@@ -126,7 +126,7 @@ def _step_lines(step: dict[str, Any] | None) -> list[str]:
     largest = max(terms, key=lambda term: band[term])
     why = {
         "kernels": "times of kernels that were not recorded",
-        "gpu": "chips and their clocks",
+        "gpu": "how fast the chip is",
         "communication": "communication",
         "host": "the host",
     }[largest]

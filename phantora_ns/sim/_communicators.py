@@ -128,28 +128,25 @@ class Communicator:
         _, joined = self._open[transfer.ordinal]
         return [client for rank, client in enumerate(self.clients) if rank not in joined]
 
-    def roots_alone(self) -> list[int]:
-        """The ranks that are the root of a broadcast to which no other member has come yet."""
-        alone = {
-            transfer.op.peer
-            for transfer, joined in self._open.values()
-            if transfer.op.kind == Collective.BROADCAST and joined == {transfer.op.peer}
-        }
-        return sorted(alone)
+    def begun_alone(self) -> dict[int, list[Transfer]]:
+        """The broadcasts that their root has begun and no other member, by root, in order."""
+        found: dict[int, list[Transfer]] = {}
+        for _, (transfer, joined) in sorted(self._open.items()):
+            root = transfer.op.peer
+            if transfer.op.kind == Collective.BROADCAST and joined == {root}:
+                found.setdefault(root, []).append(transfer)
+        return found
 
-    def left_to_root(self, rank: int) -> list[Transfer]:
-        """The broadcasts that `rank` has begun and no other member comes to any more, as many as NCCL's buffers hold.
-        They count as matched: on a GPU the root's part ends without receivers."""
+    def leave_to_root(self, transfers: Sequence[Transfer]) -> list[Transfer]:
+        """Matches broadcasts of `begun_alone` to which no other member comes any more, as many as NCCL's buffers hold:
+        on a GPU the root's part ends without receivers. Returns those."""
         found = []
-        for ordinal, (transfer, joined) in sorted(self._open.items()):
-            op = transfer.op
-            if op.kind != Collective.BROADCAST or op.peer != rank or joined != {rank}:
-                continue
-            if self._held_bytes + op.count_bytes > HELD_BYTES:
+        for transfer in transfers:
+            if self._held_bytes + transfer.op.count_bytes > HELD_BYTES:
                 break
-            self._held_bytes += op.count_bytes
+            self._held_bytes += transfer.op.count_bytes
             transfer.matched = True
-            del self._open[ordinal]
+            del self._open[transfer.ordinal]
             found.append(transfer)
         return found
 

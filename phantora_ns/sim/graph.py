@@ -190,24 +190,24 @@ class EventGraph:
                 transfer.overlap = overlap.longer(transfer.overlap)
         for transfer in transfers:
             if transfer.matched and transfer.course is None:
-                transfer.course = comm.course(transfer, self._courses)
-                transfer.least_ns = transfer.course.least_ns
+                self._plan(comm, transfer)
             elif not transfer.least_ns:
                 transfer.least_ns = transfer.alone_ns = comm.least_ns(transfer, self._courses)
             self._contribute(timeline, transfer, reached)
         return transfers
 
-    def leave_to_root(self, comm: Communicator, rank: int, since_ns: int) -> list[Transfer]:
-        """All members of `comm` but `rank` have left it, the last one at `since_ns`. Begins the small broadcasts of
-        `rank` that wait for them, and returns their transfers. O(operations in progress)."""
-        transfers = comm.left_to_root(rank)
-        for transfer in transfers:
-            transfer.course = comm.course(transfer, self._courses)
-            transfer.least_ns = transfer.course.least_ns
+    def leave_to_root(
+        self, comm: Communicator, transfers: Sequence[Transfer], since_ns: int
+    ) -> list[Transfer]:
+        """The members of `comm` that these broadcasts (`Communicator.begun_alone`) wait for have left it, the
+        last one at `since_ns`. Begins as many as NCCL's buffers hold, and returns those. O(transfers)."""
+        begun = comm.leave_to_root(transfers)
+        for transfer in begun:
+            self._plan(comm, transfer)
             transfer.base_ns = max(transfer.base_ns, since_ns)
             transfer.missing -= len(comm.clients) - 1
             self._wake(transfer)
-        return transfers
+        return begun
 
     def stall(
         self, client: int, device: int, before: TimeExpression, after: TimeExpression
@@ -396,6 +396,11 @@ class EventGraph:
         if type(end) is LaunchEnd:
             self._wake(end)
         return reached
+
+    def _plan(self, comm: Communicator, transfer: Transfer) -> None:
+        """Sets the course of a transfer that is matched."""
+        transfer.course = comm.course(transfer, self._courses)
+        transfer.least_ns = transfer.course.least_ns
 
     def _absorb(self, timeline: Timeline, vertex: Vertex, expression: TimeExpression) -> None:
         vertex.absorb(expression)

@@ -35,7 +35,7 @@ class Job:
         self.tell(rank, FREE, at_ns, 0)
 
     def end_ns(self, rank=0, vertex=2):
-        """When the launch ends on a rank; None: never, as far as is known."""
+        """When the launch ends on a rank, ns; None while nothing that is known ends it."""
         graph = self.bench.hub.graph
         graph.run()
         graph.check()

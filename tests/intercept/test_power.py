@@ -318,7 +318,8 @@ def test_a_pause_cools_the_work_after_it_and_no_longer(power):
 
 
 def test_a_little_more_time_says_a_little_more(power):
-    """How much a wait's share of idle time counts does not jump where the wait covers a whole window."""
+    """A wait that is a little shorter than the window of the power limit moves the clock about as far as one that is a
+    little longer: there is no jump between the two cases of the law."""
 
     def last_clock(passed):
         start(power)

@@ -46,7 +46,7 @@ def built(tmp_path_factory):
 
 
 def launches(run_dir):
-    """How many kernels the processes of a run have launched."""
+    """The number of kernels that all processes of a run have launched so far."""
     pages = [RankStats.unpack(page.read_bytes()) for page in (run_dir / "ranks").iterdir()]
     return sum(sum(page.launches) for page in pages)
 

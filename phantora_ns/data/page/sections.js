@@ -108,7 +108,7 @@ function fillSpeed() {
 }
 
 function fillBand(place, step) {
-  const terms = { kernels: "times of kernels that were not recorded", gpu: "chips and their clocks", communication: "communication", host: "the host" };
+  const terms = { kernels: "times of kernels that were not recorded", gpu: "how fast the chip is", communication: "communication", host: "the host" };
   const rows = Object.keys(terms).filter((name) => step.band[name] !== undefined).sort((a, b) => step.band[b] - step.band[a]);
   place.append(folded("Table: what makes the band as wide as it is", () => table([["because of", null, (name) => terms[name]], ["standard deviation, of the step", "share", (name) => step.band[name]]], rows)));
 }

@@ -38,9 +38,10 @@ def leave_out(
     judged: Iterable[Observation] | None = None,
     keep: Callable[[str], bool] = lambda configuration: False,
 ) -> list[Judged]:
-    """Every signature of every configuration, predicted from the other configurations alone; those
-    that `keep` names are in every prediction, and not judged. With `judged`, only those signatures,
-    predicted from all `observations`; `keep` says nothing then. Fits each family once per configuration."""
+    """Predicts every signature of every configuration from the other configurations alone. A
+    configuration for which `keep` is true is never left out: all predictions learn from it, and it is not judged.
+    With `judged`, predicts only those signatures, from all `observations`, and does not ask `keep`. Fits each family
+    once per configuration."""
     by_configuration: dict[str, list[Observation]] = defaultdict(list)
     for observation in usable(observations):
         by_configuration[observation.configuration].append(observation)

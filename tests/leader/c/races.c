@@ -46,7 +46,7 @@ int ncclGetUniqueId(struct unique_id *), ncclCommDestroy(void *);
 int ncclCommInitRank(void **, int, struct unique_id, int);
 int ncclBroadcast(const void *, void *, size_t, int, int, void *, void *);
 int ncclAllReduce(const void *, void *, size_t, int, int, void *, void *);
-/* of the leader's library only, which is preloaded */
+/* Only the leader's library has these two. It is preloaded. */
 __attribute__((weak)) int phantora_values_records(void);
 __attribute__((weak)) void phantora_values_record(const char *, const void *, size_t, int, void *);
 
