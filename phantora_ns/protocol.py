@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 Buffer = bytes | bytearray | memoryview | mmap
 
-VERSION = 9
+VERSION = 10
 """Of the messages."""
 MESSAGE_MAX_BYTES = 268_435_456
 """Of one message. A client that sends more loses its connection."""
@@ -463,6 +463,7 @@ class Message:
     STEP = 15
     PROFILE = 16
     PARTING = 17
+    TURN = 18
 
     LABELS = (
         "error",
@@ -483,6 +484,7 @@ class Message:
         "step",
         "profile",
         "parting",
+        "turn",
     )
     """What reports and files call them, by number."""
 

@@ -129,6 +129,8 @@ NOT_NVIDIAS = (
     "nanosleep",
     "pthread_cond_timedwait",
     "write",
+    "remove",
+    "unlink",
     "mmap",
     "pwrite",
     "posix_memalign",

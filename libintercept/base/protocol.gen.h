@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* of the messages */
-#define PH_PROTOCOL_VERSION 9
+#define PH_PROTOCOL_VERSION 10
 #define PH_MESSAGE_MAX_BYTES 268435456
 
 /* Classes of calls that take host time: what a call costs, and what the job's own time before it is
@@ -340,6 +340,7 @@ enum ph_message {
     PH_MESSAGE_STEP,
     PH_MESSAGE_PROFILE,
     PH_MESSAGE_PARTING,
+    PH_MESSAGE_TURN,
 };
 
 /* Files: what begins them, and their names in RUN_DIR. */

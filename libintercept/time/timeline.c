@@ -12,6 +12,7 @@
 #include "time/gaps.h"
 #include "time/gpu_faults.h"
 #include "time/power.h"
+#include "time/turns.h"
 #include "time/untold.h"
 #include "time/watchdog.h"
 #include "trace/trace_log.h"
@@ -287,6 +288,7 @@ uint64_t ph_communicate(struct ph_stream *stream, struct ph_launches *comm, uint
     ph_host_call(PH_CALL_COMM);
     PH_TRACE(ph_trace_call("cuLaunchKernelEx"));
     ph_watchdogs_due(PH_WATCHDOG_NAMED);
+    ph_turn_communicates();
     pthread_mutex_lock(&ph_lock);
     if (!launches_graph) ph_queue_wait_locked(stream, 1);
     ph_stream_order_locked(stream);

@@ -25,7 +25,7 @@ from phantora_ns.hub import messages
 from phantora_ns.hub.profiles import Profiles
 from phantora_ns.hub.registry import Client
 from phantora_ns.hub.releases import Releases
-from phantora_ns.hub.requests import Query, Synchronization, Times
+from phantora_ns.hub.requests import Query, Synchronization, Times, Turn
 from phantora_ns.kernels.database.schema import DatabaseError
 from phantora_ns.protocol import Message, Precision
 from phantora_ns.sim.graph import EventGraph
@@ -34,7 +34,7 @@ Handler = Callable[[Client, Any], None]
 
 
 class TimeHandlers:
-    """Messages about times: SYNC, QUERY, TIMES, PROFILE, STEP, and the definitions that come with
+    """Messages about times: SYNC, QUERY, TIMES, TURN, PROFILE, STEP, and the definitions that come with
     others."""
 
     def __init__(
@@ -57,6 +57,7 @@ class TimeHandlers:
             messages.Sync: self.sync,
             messages.Query: self.query,
             messages.Times: self.times,
+            messages.Turn: self.turn,
             messages.Profile: self.profile,
             messages.Step: self.step,
         }
@@ -128,6 +129,13 @@ class TimeHandlers:
             for absent in client.absent
         ]
         self._releases.wait(request)
+
+    def turn(self, client: Client, message: messages.Turn) -> None:
+        """The client waits for those that are earlier; its clock does not advance."""
+        client.clock_ns = message.clock
+        self.extra(client, message.extra)
+        host = self._graph.expression(client.number, message.host_expression)
+        self._releases.wait(Turn(client, message.request, host))
 
     def profile(self, client: Client, message: messages.Profile) -> None:
         """The times of a part of the client's log; the client's clock does not advance."""

@@ -245,6 +245,14 @@ class Parting(FromClient, tag=17):
     clock: Time
 
 
+class Turn(Request, tag=18):
+    """TURN of docs/wire-protocol.md."""
+
+    clock: Time
+    extra: Extra
+    host_expression: list[Any]
+
+
 AnyMessage = (
     Hello
     | Sync
@@ -263,4 +271,5 @@ AnyMessage = (
     | Step
     | Profile
     | Parting
+    | Turn
 )

@@ -315,6 +315,36 @@ class Query(Request):
         return [Message.QUERY, self.number, 0, floor_ns, *self.told(lbts_ns)]
 
 
+class Turn(Request):
+    """TURN: the client waits until nobody can act before its host's time. Then what it does to files comes
+    after what others do to them earlier in simulated time."""
+
+    __slots__ = ("host",)
+    early = False  # a file that is gone cannot be revised
+
+    def __init__(self, client: Client, number: int, host: TimeExpression) -> None:
+        super().__init__(client, number)
+        self.host = host
+
+    def sources(self) -> Iterator[object]:
+        """Those of the host's time."""
+        yield from self.host.sources()
+
+    def settled_ns(self) -> int | None:
+        """The host's time, but no earlier than its settling."""
+        at = self.host.reach()
+        return None if at is None else max(at)
+
+    def bound_ns(self) -> int | None:
+        """The host's time."""
+        at = self.host.reach()
+        return None if at is None else at[0]
+
+    def reply(self, lbts_ns: int | None = None) -> list[Any]:
+        """Nothing but that it has come."""
+        return [Message.TURN, self.number]
+
+
 class Times(Request):
     """The times of several expressions. The client's clock does not move."""
 

@@ -36,8 +36,8 @@ from phantora_ns.protocol import RANK_STATS_MAGIC, RANK_STATS_VERSION, VERSION
     HOST,
     STEP,
 ) = range(16)
-PARTING = 17
-REQUESTS = (SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, FETCH, LOOKUP)
+PARTING, TURN = 17, 18
+REQUESTS = (SYNC, QUERY, TIMES, COMM_INIT, COMM_SPLIT, FETCH, LOOKUP, TURN)
 (
     ALL_REDUCE,
     ALL_GATHER,
@@ -270,6 +270,11 @@ class Client:
         request = next(self.requests)
         self.send(TIMES, request, self.clock, {}, list(heads))
         return self.wait(request)[2]
+
+    def start_turn(self) -> int:
+        request = next(self.requests)
+        self.send(TURN, request, self.clock, {}, self.host_head())
+        return request
 
     def start_lookup(self, key: int, kind: int, fields: list) -> int:
         request = next(self.requests)

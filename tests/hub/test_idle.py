@@ -113,6 +113,38 @@ def test_a_query_of_what_cannot_be_over_waits_for_nobody(hub, other):
     pipe.send("end")
 
 
+def test_a_turn_comes_when_nobody_can_act_earlier(hub, other):
+    """Ranks at the same time do not wait for each other; who is earlier is waited for, however long it works."""
+    _, pipe = other(worker)
+    clients = [Client(hub.run_dir, rank, rank) for rank in range(2)]
+    for client in clients:
+        client.advance(7_000)
+    turns = [client.start_turn() for client in clients]
+    assert not clients[0].socket.poll(300) and not clients[1].socket.poll(0)
+    pipe.send("stop")
+    assert pipe.recv() == "advanced"
+    assert [client.wait(turn)[2:] for client, turn in zip(clients, turns)] == [[], []]
+    assert [client.clock for client in clients] == [7_000, 7_000]
+    clients[0].advance(2_000)
+    late = clients[0].start_turn()
+    clients[1].look_busy()
+    assert not clients[0].socket.poll(100)
+    clients[1].advance(1_999)
+    assert not clients[0].socket.poll(100)
+    clients[1].advance(1)
+    clients[0].wait(late)
+    assert hub.stop()["answers_past_idle"] == 0
+
+
+def test_an_idle_rank_does_not_hold_back_a_turn(hub, other):
+    """It may wait for what the other one does after its turn."""
+    other(sleeper)
+    client = Client(hub.run_dir, 0, 0)
+    client.advance(7_000)
+    client.wait(client.start_turn())  # would time out otherwise
+    assert hub.stop()["answers_past_idle"] == 1
+
+
 def test_a_rank_that_waits_for_its_turn_to_end_holds_back_nobody_until_it_acts(hub, other):
     """Like the busy rank above, for which the others wait, but it has said PARTING."""
     _, pipe = other(ender)

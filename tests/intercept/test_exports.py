@@ -57,13 +57,14 @@ def imported():
 # The C APIs that the library answers, phantora_*, and the one function of PyTorch's that its allocator
 # tells of every block (simulated/values/defined.c). `cu[A-Z]*` is the driver and cuFile; curand* and
 # nvrtc* begin with a small letter and stay NVIDIA's. dlsym, dlvsym: base/lookup.c; write and its
-# kind: simulated/files/holes.c; mmap: simulated/files/mapped.c; posix_memalign:
-# simulated/memory/host_tensors.c. nanosleep and libstdc++'s steady clock: time/time_outs.c; its system
-# clock and pthread_cond_timedwait: time/naps.c. NVTX asks for its function by name: trace/nvtx.c.
+# kind: simulated/files/holes.c; mmap: simulated/files/mapped.c; remove, unlink, unlinkat:
+# simulated/files/removals.c; posix_memalign: simulated/memory/host_tensors.c. nanosleep and
+# libstdc++'s steady clock: time/time_outs.c; its system clock and pthread_cond_timedwait:
+# time/naps.c. NVTX asks for its function by name: trace/nvtx.c.
 ALLOWED = """cu[A-Z]* cuda[A-Z]* __cuda[A-Z]* cublas[A-Z]* cudnn[A-Z]* cufft[A-Z]* cusolver[A-Z]*
 cusparse[A-Z]* cupti[A-Z]* InitializeInjectionNvtx2 nccl[A-Z]* pnccl[A-Z]* nvml[A-Z]* dlsym dlvsym nvshmemid_*
 nvshmemx_get_uniqueid* phantora_* mmap mmap64 nanosleep posix_memalign
-pthread_cond_timedwait pwrite pwrite64 write writev
+pthread_cond_timedwait pwrite pwrite64 remove unlink unlinkat write writev
 _ZNSt6chrono3_V212steady_clock3nowEv _ZNSt6chrono3_V212system_clock3nowEv
 _ZN3c1027reportMemoryUsageToProfiler*""".split()
 
