@@ -33,10 +33,14 @@ IMAGES = (
     (24, 192, 48),
     (32, 320, 32),
     (32, 640, 20),
+    (40, 64, 200),
     (48, 96, 56),
     (48, 384, 28),
+    (80, 64, 100),
     (96, 160, 36),
     (96, 320, 18),
+    (160, 256, 30),
+    (192, 128, 44),
 )
 """Images, channels, pixels of a side."""
 WIDTHS_OF_HEADS = (8, 16, 32, 40, 80, 160)
@@ -153,7 +157,13 @@ def cases() -> Iterator[Work]:
     chosen: list = [
         (f"{shape} {dtype} {layout}", lambda a=shape, d=dtype, f=layout: layers(a, d, f))
         for shape in IMAGES
-        for dtype, layout in ((HALF, NHWC), (HALF, NCHW), (FLOAT, NHWC), (HALF_16, NCHW))
+        for dtype, layout in (
+            (HALF, NHWC),
+            (HALF, NCHW),
+            (FLOAT, NHWC),
+            (HALF_16, NCHW),
+            (HALF_16, NHWC),
+        )
     ]
     chosen += [
         (f"{shape} {dtype} {layout}", lambda a=shape, d=dtype, f=layout: convolutions(a, d, f))

@@ -66,5 +66,8 @@ def main(about: str, cases: Callable[[], Iterable[Work]]) -> None:
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=1e9, help="end before so much time")
     parser.add_argument("--every", type=int, default=1, help="one of so many: a rehearsal")
+    parser.add_argument(
+        "--skip", type=int, default=0, help="leave out the first so many: they are recorded"
+    )
     options = parser.parse_args()
-    sweep(itertools.islice(cases(), 0, None, options.every), options.seconds)
+    sweep(itertools.islice(cases(), options.skip, None, options.every), options.seconds)

@@ -94,6 +94,13 @@ void Frame::announce() const
                         dims.data(), ranks.data());
 }
 
+static void keep_sizes(Frame &frame, c10::IntArrayRef sizes)
+{
+    if (frame.ranks.size() == kShapes) return;
+    frame.dims.insert(frame.dims.end(), sizes.begin(), sizes.end());
+    frame.ranks.push_back(static_cast<uint32_t>(sizes.size()));
+}
+
 Scan scan(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
 {
     Scan result;
@@ -112,11 +119,10 @@ Scan scan(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
             auto *impl = tensor.unsafeGetTensorImpl();
             if (impl->has_symbolic_sizes_strides()) return;
             frame.input_bytes += static_cast<uint64_t>(impl->numel()) * impl->itemsize();
-            if (frame.ranks.size() == kShapes) return;
-            auto sizes = tensor.sizes();
-            frame.dims.insert(frame.dims.end(), sizes.begin(), sizes.end());
-            frame.ranks.push_back(static_cast<uint32_t>(sizes.size()));
+            keep_sizes(frame, tensor.sizes());
         });
+        if (frame.op->window == static_cast<int>(i) && input.isIntList())
+            keep_sizes(frame, input.toIntVector());
     }
     return result;
 }

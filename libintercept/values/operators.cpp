@@ -157,6 +157,8 @@ std::unique_ptr<Operator> describe(const c10::OperatorHandle &handle)
         op->any_written |= written;
         op->any_out |= argument.is_out();
         if (argument.type()->str().rfind("Generator", 0) == 0) op->generator = static_cast<int>(i);
+        if (argument.name() == "kernel_size" && op->name.find("_pool") != std::string::npos)
+            op->window = static_cast<int>(i);
     }
     for (const auto &value : schema.returns()) op->fresh.push_back(!value.alias_info());
     op->random |= op->generator >= 0;

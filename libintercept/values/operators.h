@@ -43,6 +43,7 @@ struct Operator {
     Substitute substitute = nullptr; /* run instead of the operator */
     bool random = false;             /* draws from a generator */
     int generator = -1;              /* index of the Generator argument, -1: none */
+    int window = -1; /* of a pooling operator: index of its window's sizes, which no tensor shows */
     bool keeps = false;      /* its results keep their contents: it changes what a tensor is */
     bool zeroes = false;     /* zeroes its arguments, of any size */
     bool overwrites = false; /* the old contents of its arguments do not affect the new */

@@ -158,6 +158,15 @@ static const char *first_line(const char *path, char *line, size_t size)
     return line;
 }
 
+/* Leaves the reason where `make_or_fail` looks for it. Returns false. */
+static bool could_not(const struct place *place, const char *what, const char *path)
+{
+    char line[PATH_BYTES + 80];
+    snprintf(line, sizeof line, "cannot %s %s: %s", what, path, strerror(errno));
+    append(place->said, line);
+    return false;
+}
+
 /* Has the image made, of all modules or only of the first, and tries it once. */
 static bool make_image(const struct place *place, int argc, char **argv, char **environment,
                        bool only_first)
@@ -168,8 +177,9 @@ static bool make_image(const struct place *place, int argc, char **argv, char **
     char **bare = bare_environment(environment);
     FILE *script = fopen(place->script, "we");
     if (!words || !bare || !script) return false;
-    fputs("raise SystemExit(70)  # stands for any script while the image is made\n", script);
-    fclose(script);
+    bool written = fputs("raise SystemExit(70)  # stands for any script while the image is made\n",
+                         script) >= 0;
+    if (fclose(script) || !written) return could_not(place, "write", place->script);
     unlink(place->said);
     size_t last = 0;
     while (bare[last]) last++;
@@ -185,10 +195,8 @@ static bool make_image(const struct place *place, int argc, char **argv, char **
     snprintf(variable, sizeof variable, "PHANTORA_WARM_TRY=%s", fresh);
     words[count] = (char *)"-c", words[count + 1] = (char *)"raise SystemExit(70)";
     good = good && run(place, words, bare, TRIAL_S) && is_empty(place->said);
-    if (good)
-        rename(fresh, place->image);
-    else
-        unlink(fresh);
+    if (good && rename(fresh, place->image)) good = could_not(place, "make", place->image);
+    if (!good) unlink(fresh);
     free(words);
     free(bare);
     return good;

@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -59,8 +60,8 @@ static int make_file(char file[32], size_t bytes)
              atomic_fetch_add(&number, 1));
     path_of(file, path);
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    /* Real blocks where they are few: writing to a sparse file on a full disk is a SIGBUS. Large
-     * ranges hold values in a few places only. */
+    /* Real blocks where they are few. Large ranges hold values in a few places only, so their files
+     * are sparse: writing there on a full disk is a SIGBUS (explain_full_disk). */
     int failed = fd < 0                        ? errno
                  : bytes <= SMALL_BYTES        ? posix_fallocate(fd, 0, (off_t)bytes)
                  : ftruncate(fd, (off_t)bytes) ? errno
@@ -69,6 +70,33 @@ static int make_file(char file[32], size_t bytes)
     ph_warn("memory cannot be shared between processes: %s: %s", path, strerror(failed));
     if (fd >= 0) close(fd), unlink(path);
     return -1;
+}
+
+static struct sigaction others; /* what the job does at a SIGBUS */
+
+/* Says why, and leaves the end to whoever handled the signal before. Only async-signal-safe calls.
+ */
+static void explain_full_disk(int number, siginfo_t *info, void *context)
+{
+    static const char line[] =
+        "phantora-ns: memory that is shared between processes cannot be written: No space left on "
+        "the device of the run directory; make room, or set TMPDIR\n";
+    uintptr_t at = (uintptr_t)info->si_addr;
+    (void)context;
+    for (int i = 0; i < RANGES; i++)
+        if (info->si_code > 0 && at - ranges[i].low < ranges[i].high - ranges[i].low) {
+            if (write(STDERR_FILENO, line, sizeof line - 1) < 0) break;
+            break;
+        }
+    sigaction(number, &others, NULL); /* the write is tried again, and fails again */
+}
+
+static void watch_for_full_disk(void)
+{
+    struct sigaction ours = {.sa_sigaction = explain_full_disk,
+                             .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    sigemptyset(&ours.sa_mask);
+    sigaction(SIGBUS, &ours, &others);
 }
 
 static int open_file(const struct ipc_handle *name)
@@ -106,6 +134,8 @@ bool ph_ipc_shared(uintptr_t low, uintptr_t high)
 
 static void add_locked(struct range range)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_for_full_disk);
     ranges[range_count++] = range;
     ph_mark_dirty((void *)range.low,
                   range.high - range.low); /* from now on other processes may write there */
