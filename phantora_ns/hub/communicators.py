@@ -246,10 +246,10 @@ class Communicators:
         """Forms one communicator per color when every member has come. Raises CannotFold."""
 
         def gpu_of(seat: Client | Absent) -> int:
-            number = group.comm.number
-            own = seat.groups[number] if isinstance(seat, Absent) else number
-            comm = self._groups[own].comm
-            return comm.gpus[comm.ranks[seat.number]]
+            # an absent rank has its representative's device, which may have released the communicator
+            runs = seat.of if isinstance(seat, Absent) else seat
+            gpu = group.comm.gpus[group.comm.ranks[runs.number]]
+            return seat.node * self._gpus_per_node + gpu % self._gpus_per_node
 
         wishes = {
             rank: (message.color, message.key) for rank, (_, _, message) in meeting.arrivals.items()

@@ -109,7 +109,12 @@ class Folding:
     def members(self, came: Mapping[int, Client], size: int) -> Members:
         """Who is in a communicator to which all its running members have come. Raises CannotFold."""
         ranks = [client.rank for _, client in sorted(came.items())]
-        if not all(0 <= rank < self.fold.world for rank in ranks):
+        if not all(map(self.takes_part, came.values())):
+            if any(client.absent for client in came.values()):
+                raise CannotFold(
+                    f"a communicator of the ranks {_some(ranks)} holds a process that is no rank of the job, and "
+                    f"ranks that do not run have none like it; {ADVICE}"
+                )
             return Members([came[rank] for rank in sorted(came)], False)
         if len(came) < size:
             return Members(self._whole(came), True)

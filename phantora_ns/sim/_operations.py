@@ -28,21 +28,21 @@ class Op(NamedTuple):
     peer: int
 
     def describe(self) -> str:
-        """The operation for a person: kind, size and data type."""
+        """The operation for a person: kind, size and data type. It may be one that nobody could run."""
         words = [
-            Collective.LABELS[self.kind],
+            _label(Collective.LABELS, self.kind, "collective"),
             f"{self.count_bytes} bytes",
-            DataType.LABELS[self.dtype],
+            _label(DataType.LABELS, self.dtype, "dtype"),
         ]
         if self.kind in REDUCING:
-            words.append(
-                Reduction.LABELS[self.redop]
-                if 0 <= self.redop < len(Reduction.LABELS)
-                else f"redop {self.redop}"
-            )
+            words.append(_label(Reduction.LABELS, self.redop, "redop"))
         if self.kind in ROOTED:
             words.append(f"root {self.peer}")
         return f"{words[0]}({', '.join(words[1:])})"
+
+
+def _label(labels: Sequence[str], number: int, what: str) -> str:
+    return labels[number] if 0 <= number < len(labels) else f"{what} {number}"
 
 
 class Mismatch(ValueError):

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from phantora_ns.sim._overlap import Overlap
 from phantora_ns.sim._transfers import LaunchEnd, Transfer
-from phantora_ns.sim._vertices import StretchedTerm, TimeExpression, Vertex
+from phantora_ns.sim._vertices import Rendezvous, StretchedTerm, TimeExpression, Vertex
 from phantora_ns.sim.contention import Runs
 
 MAX_SPAN_NS = 1 << 56
@@ -385,7 +385,8 @@ class Timeline:
 
     def close(self) -> Iterator[Vertex]:
         """Makes all known times final and yields their vertices. Drops the vertices without a time,
-        which will never have one: the client has ended, and no other waits for its communication."""
+        which will never have one: the client has ended, and no other waits for its communication. Yields
+        them too, but for meetings: others may wait there."""
         order, live = self.order, self.live
         self.order, self.live = deque(), {}
         for number in order:
@@ -393,6 +394,20 @@ class Timeline:
             if vertex.time_ns is not None:
                 self._keep(number, vertex)
                 yield vertex
+                continue
+            self.account.launched.pop(number, None)
+            if not isinstance(vertex, Rendezvous):
+                yield vertex
+
+    def drop_unknown(self) -> Iterator[Vertex]:
+        """Drops the vertices without a time, and yields them: every client has ended, so they will never have
+        one. O(live vertices)."""
+        unknown = [number for number in self.order if self.live[number].time_ns is None]
+        for number in unknown:
+            self.account.launched.pop(number, None)
+            yield self.live.pop(number)
+        if unknown:
+            self.order = deque(number for number in self.order if number in self.live)
 
     def _keep(self, number: int, vertex: Vertex) -> None:
         """Stores the vertex's time as final and tells the follower. The end of a launch is added to

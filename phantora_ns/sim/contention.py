@@ -42,7 +42,11 @@ class Runs(NamedTuple):
 
     @classmethod
     def of(cls, works: Iterable[int], contentions: Iterable[int]) -> Runs:
-        """From each kernel's time alone, and what communication adds to it. O(kernels)."""
+        """From each kernel's time alone, and what communication adds to it: nothing to a kernel that takes
+        no time, because none of it overlaps. O(kernels)."""
+        works = list(works)
+        if 0 in works:
+            contentions = [added if work else 0 for work, added in zip(works, contentions)]
         alone = list(accumulate(works, initial=0))
         added = accumulate(contentions, initial=0)
         return cls(alone, list(map(int.__add__, alone, added)))

@@ -275,7 +275,11 @@ class EventGraph:
 
     def begin_anew(self, ended_ns: int) -> None:
         """All clients have ended, the last one at `ended_ns`, and others come, which begin at 0. Their
-        communication begins there, too, and shares no link with what was over. Call `run` first."""
+        communication begins there, too, and shares no link with what was over. What waited for an end that
+        never came is dropped: else each job that ends so would stay in memory. Call `run` first."""
+        for timeline in self._timelines:
+            for vertex in timeline.drop_unknown():
+                self._retire(timeline, vertex)
         self.commit(ended_ns)
         self._flows.begin_anew()
 

@@ -14,6 +14,7 @@ from phantora_ns.hub.recorder import FILE, Recorder
 from phantora_ns.hub.registry import SharedStats
 from phantora_ns.hub.result import result
 from phantora_ns.hub.server import Hub, HubOptions
+from phantora_ns.model.fold import Fold
 from phantora_ns.protocol import RANK_STATS, RANK_STATS_MAGIC, RANK_STATS_VERSION, VERSION
 from phantora_ns.sim.collectives import CollectiveModel
 from phantora_ns.sim.flows import FlowSimulator
@@ -44,17 +45,25 @@ class NoTimes:
 
 class Bench:
     """A hub without sockets, and pages for its clients. `models`: None for kernel times that do not
-    matter. `records`: it records, and its last rank leads."""
+    matter. `records`: it records, and its last rank leads. `fold`: which ranks do not run."""
 
     def __init__(
-        self, folder: Path, models: KernelModels | None = None, records: bool = False
+        self,
+        folder: Path,
+        models: KernelModels | None = None,
+        records: bool = False,
+        fold: Fold | None = None,
     ) -> None:
         (folder / "ranks").mkdir()
+        nodes = 2 if fold is None else fold.world // 2
+        topology = TOPOLOGY
+        if fold is not None:
+            topology = Topology.build(load_cluster("h200-rail", nodes=nodes, gpus_per_node=2))
         graph = EventGraph(
-            FlowSimulator(TOPOLOGY.capacities), CollectiveModel(TOPOLOGY, GPU), TOPOLOGY.capacities
+            FlowSimulator(topology.capacities), CollectiveModel(topology, GPU), topology.capacities
         )
         models = models or KernelModels(NoTimes(), lambda *_: 0, lambda *_: 1)
-        options = HubOptions(nodes=2, gpus_per_node=2, table_capacity=64)
+        options = HubOptions(nodes=nodes, gpus_per_node=2, table_capacity=64, fold=fold, per_node=2)
         recorder = Recorder(folder / FILE, {"gpu": GPU.model}) if records else None
         self.hub = Hub(folder, graph, models, options, recorder)
         self.hub.answers.internal_error = self.give_up

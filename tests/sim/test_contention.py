@@ -161,3 +161,11 @@ def test_the_time_from_which_anything_changed_is_told():
     assert activity.put("a", 10, 20) is None
     assert activity.put("a", 10, 25) == 20
     assert activity.put("a", 12, 25) == 10
+
+
+def test_a_kernel_that_takes_no_time_is_not_slowed():
+    """Nothing of it overlaps. Else it would wait for the end of communication, also of that which begins then."""
+    activity = activity_of([(0, 20), (30, 10)])
+    for begin in (10, 25, 35):
+        assert finish(activity, begin, [(0, 70)]) == begin
+    assert finish(activity, 10, [(0, 70), (5, 0), (0, 70)]) == 15

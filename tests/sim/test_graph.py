@@ -118,6 +118,8 @@ def test_what_the_dead_have_queued_takes_place_for_nobody(graph):
     assert (graph.retimed, lonely.time_ns) == (0, None)
     assert [graph.totals(client).latest_ns for client in (0, 1)] == [575, 575]
     graph.commit(1000)
+    account = graph._timelines[0].account  # nothing of 0 stays in memory
+    assert not account.launched and not account._open
     graph.run()
     graph.check()
 
@@ -135,6 +137,21 @@ def test_who_comes_after_all_have_ended_begins_at_0(graph):
         graph.commit(number * 20)
     graph.check()
     assert (end.time_ns, graph.late, graph.retimed) == (5115, 0, 0)
+
+
+def test_what_never_ended_is_dropped_when_all_have_ended(graph):
+    """0 reduces and 1 never comes; 0 waits for it, and ends a step after it."""
+    front = comm_of(graph, 0, 1)
+    reduce(graph, front, 0, 1, [0, 10, 0])
+    graph.define(0, 2, graph.expression(0, [1, 0, [5, 5]]))
+    graph.stall(0, 0, graph.expression(0, [0, 0, 0]), graph.expression(0, [2, 0, 0]))
+    graph.mark(0, graph.expression(0, [2, 0, 0]), 0, 0, ())
+    graph.run()
+    graph.begin_anew(100)
+    timeline = graph._timelines[0]
+    kept = timeline.account.launched, timeline.account._open, timeline.overlap.stretchable
+    assert graph.size() == 0 and not any(kept)
+    graph.check()
 
 
 def test_what_is_under_way_when_all_have_ended_shares_links_with_who_comes(graph):
