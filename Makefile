@@ -45,7 +45,7 @@ LAUNCHER_OBJECTS := $(LAUNCHER_SOURCES:%.c=$(OBJ)/%.o)
 FLOWS_OBJECTS := $(FLOWS_SOURCES:%.c=$(OBJ)/%.o)
 C_FILES := '*.c' '*.h' '*.cpp'
 
-.PHONY: build demo frameworks transformer-engine smoke versions truth test test-all bench bench-micro accuracy accuracy-nightly sanitize sanitize-all \
+.PHONY: build demo frameworks transformer-engine smoke versions truth test test-all bench bench-micro accuracy accuracy-nightly conformance nightly sanitize sanitize-all \
 	docs lint lint-python lint-c format clean wheel native native-alone native-c native-c-alone venv values values-alone
 .DELETE_ON_ERROR:
 
@@ -125,6 +125,19 @@ accuracy: build
 # The same without touching docs/: bench/accuracy/results/DATE.json, and what moved since the last one and why
 accuracy-nightly: build
 	$(VENV)/bin/python -m bench.accuracy.compare --steps 10 --no-traces --nightly $(ACCURACY)
+
+# PyTorch's own DistributedTest on two emulated GPUs: 20 minutes. CONFORMANCE: patterns of tests' names, and options.
+# Its tests were written for PyTorch's first NCCL backend.
+conformance: build
+	@+$(PYTEST_TOO)
+	TORCH_DIST_USE_NCCL2=0 $(VENV)/bin/python -m bench.conformance.run $(CONFORMANCE)
+
+# What takes a night: every test, sanitizers, the conformance tests, the accuracy table
+nightly: build frameworks
+	$(MAKE) test-all
+	$(MAKE) sanitize-all
+	$(MAKE) conformance
+	$(MAKE) accuracy-nightly
 
 # What CI checks before the tests. It changes nothing; `make format` does.
 lint: lint-python lint-c

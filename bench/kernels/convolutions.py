@@ -38,9 +38,7 @@ FORMS = (
     (torch.bfloat16, torch.channels_last),
     (torch.float16, torch.channels_last),
     (torch.float16, torch.contiguous_format),
-    (torch.float16, torch.contiguous_format),
 )
-"""The last one is there twice because the first recording was without it."""
 BATCHES = (32, 64, 128, 256)
 MOST_NUMBERS = 1 << 29
 """In a layer's input or output."""

@@ -381,6 +381,7 @@ void ph_rendezvous(enum ph_message type, const struct ph_pack *rest, uint32_t fi
     struct ph_pack body = {0};
     struct ph_expr expr = {0};
     ph_touch();
+    ph_turn_communicates();
     pthread_mutex_lock(&ph_lock);
     ph_clock_advance(PH_CALL_MEET);
     ph_expr_add_host(&expr, 0);

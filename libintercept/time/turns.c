@@ -11,18 +11,18 @@
 #include "link/connection.h"
 #include "time/expression.h"
 #include "time/host_clock.h"
+#include "time/launch_queue.h"
 #include "time/timeline.h"
 #include <stdatomic.h>
 #include <time.h>
 
-/* when it did last, by the clock that file systems stamp with; -1: never */
-static _Atomic int64_t communicated = -1;
-static uint64_t vertex, clock_ns; /* of the last turn; guarded by ph_lock */
+static _Atomic int64_t communicated = -1; /* when it did last, by CLOCK_REALTIME; -1: never */
+static uint64_t vertex, clock_ns;         /* of the last turn; guarded by ph_lock */
 
 void ph_turn_communicates(void)
 {
     struct timespec now;
-    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    clock_gettime(CLOCK_REALTIME, &now);
     atomic_store_explicit(&communicated, now.tv_sec * 1000000000ll + now.tv_nsec,
                           memory_order_relaxed);
 }
@@ -35,9 +35,9 @@ bool ph_turn_known(int64_t real_ns)
 static void wait_locked(void)
 {
     struct ph_pack body = {0};
-    struct ph_expr host = {0};
+    struct ph_expr host = {.count = 1};
     struct ph_reply reply;
-    ph_expr_add_host(&host, 0);
+    ph_host_moment(&host.term[0].vertex, &host.term[0].lag);
     uint64_t req = ph_request_begin_locked(&body);
     ph_expr_pack(&body, &host);
     ph_request_locked(PH_MESSAGE_TURN, req, &body, 4, &reply, -1);
@@ -50,10 +50,11 @@ void ph_turn_wait(void)
     if (!ph_touched() || !ph_in_chain() || !ph_clock_repeats()) return;
     ph_host_pause();
     pthread_mutex_lock(&ph_lock);
-    if (ph_host.open || ph_host.vertex != vertex || ph_clock() != clock_ns) {
-        vertex = ph_host.vertex;
-        clock_ns = ph_clock();
+    uint64_t at_vertex = ph_host.vertex, at_ns = ph_clock();
+    if (ph_host.open || at_vertex != vertex || at_ns != clock_ns) {
         wait_locked();
+        vertex = at_vertex;
+        clock_ns = at_ns;
     }
     pthread_mutex_unlock(&ph_lock);
     ph_host_resume();

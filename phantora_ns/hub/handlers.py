@@ -135,7 +135,12 @@ class TimeHandlers:
         client.clock_ns = message.clock
         self.extra(client, message.extra)
         host = self._graph.expression(client.number, message.host_expression)
-        self._releases.wait(Turn(client, message.request, host))
+        request = Turn(client, message.request, host)
+        request.others = [
+            self._graph.expression(absent.number, message.host_expression)
+            for absent in client.absent
+        ]
+        self._releases.wait(request)
 
     def profile(self, client: Client, message: messages.Profile) -> None:
         """The times of a part of the client's log; the client's clock does not advance."""

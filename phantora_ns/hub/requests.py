@@ -319,16 +319,19 @@ class Turn(Request):
     """TURN: the client waits until nobody can act before its host's time. Then what it does to files comes
     after what others do to them earlier in simulated time."""
 
-    __slots__ = ("host",)
+    __slots__ = ("host", "others")
     early = False  # a file that is gone cannot be revised
 
     def __init__(self, client: Client, number: int, host: TimeExpression) -> None:
         super().__init__(client, number)
         self.host = host
+        self.others: list[TimeExpression] = []
+        """The same of the ranks that do not run and do what this client does."""
 
     def sources(self) -> Iterator[object]:
-        """Those of the host's time."""
-        yield from self.host.sources()
+        """Those of all hosts' times."""
+        for host in (self.host, *self.others):
+            yield from host.sources()
 
     def settled_ns(self) -> int | None:
         """The host's time, but no earlier than its settling."""
@@ -336,7 +339,12 @@ class Turn(Request):
         return None if at is None else max(at)
 
     def bound_ns(self) -> int | None:
-        """The host's time."""
+        """The earliest of the hosts' times that is known."""
+        reached = [host.reach() for host in (self.host, *self.others)]
+        return min((at[0] for at in reached if at is not None), default=None)
+
+    def own_bound_ns(self) -> int | None:
+        """The client's own host's time."""
         at = self.host.reach()
         return None if at is None else at[0]
 

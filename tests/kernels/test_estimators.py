@@ -18,6 +18,7 @@ from phantora_ns.kernels.binary import names
 from phantora_ns.kernels.database import databases
 from phantora_ns.kernels.database.database import Database
 from phantora_ns.kernels.estimators import attention, cudnn_graphs, gemm, grouped, memory, triton
+from phantora_ns.kernels.estimators.launch import context_of as launch_context
 from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.kernels.signature import Gemm, Kernel
 from phantora_ns.protocol import BoundBy, SignatureKind
@@ -790,3 +791,18 @@ def test_only_products_on_tensor_cores_draw_the_power_of_tensor_cores(kind, comp
     assert TIMES.estimate(SignatureKind.GEMM, large).bound_by == bound_by
     thin = list(product(4096, 1, 4096, kind=kind, compute=compute))
     assert TIMES.estimate(SignatureKind.GEMM, thin).bound_by == BoundBy.MEMORY
+
+
+# ---- pooling ----
+
+
+def test_a_pools_window_is_no_tensor():
+    """Ranks send it among the shapes: as the last one forward, before the indices backward."""
+    images, pooled, window = (8, 64, 112, 112), (8, 64, 56, 56), (3, 3)
+    forward = launch_context(["aten::max_pool2d_with_indices", 4, 0, [images, window]])
+    backward = launch_context(
+        ["aten::max_pool2d_with_indices_backward", 4, 0, [pooled, images, window, pooled]]
+    )
+    assert (forward.shapes, forward.window) == ((images,), window)
+    assert (backward.shapes, backward.window) == ((pooled, images, pooled), window)
+    assert launch_context(["aten::add", 4, 0, [images, window]]).window == ()

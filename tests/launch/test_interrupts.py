@@ -28,6 +28,25 @@ def test_a_wait_for_a_database_ends_with_a_signal(tmp_path, number):
     assert caught.value.number == number and heard == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.timeout(60)
+def test_a_computation_ends_with_a_signal(number):
+    """As of tables of a large cluster."""
+    loop, begun = EventLoop(), threading.Event()
+
+    def strike():
+        begun.wait()
+        os.kill(os.getpid(), number)
+
+    with loop.signals(lambda number: pytest.fail("the loop was told")):
+        threading.Thread(target=strike).start()
+        with pytest.raises(Interrupted) as caught, loop.interruptible():
+            begun.set()
+            while True:
+                sum(range(10_000))
+    assert caught.value.number == number
+
+
 def test_a_signal_that_came_before_is_not_lost():
     loop = EventLoop()
     with loop.signals(lambda number: None):

@@ -19,7 +19,8 @@ def nobody():
     env.pop("HOME", None)
 
     def run(*arguments):
-        command = ["unshare", "-U", "--map-user=54321", sys.executable, *arguments]
+        ids = ["--map-user=54321", "--map-group=54321"]
+        command = ["unshare", "-U", *ids, sys.executable, *arguments]
         return subprocess.run(
             command, env=env, capture_output=True, text=True, cwd=ROOT, timeout=120
         )
@@ -45,6 +46,14 @@ def test_there_is_no_cache_and_the_doctor_says_so(nobody):
         "doctor.run_doctor(print)",
     )
     assert "no cache" in done.stdout and "no home folder" in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_a_job_runs_without_a_home(nobody, tmp_path):
+    job = "import torch; print(torch.zeros(3, device='cuda').sum().item())"
+    done = nobody("-m", "phantora_ns", "--quiet", "--", sys.executable, "-c", job)
+    assert (done.returncode, done.stdout) == (0, "0.0\n"), done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("home", ["", "folder"])

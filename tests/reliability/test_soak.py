@@ -9,6 +9,22 @@ STEPS, MARKS = 10_000, 20
 GIB_32 = 32 << 30
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_messages_and_memory_of_a_job_of_600_steps(tmp_path):
+    marks = long(tmp_path, 600, 6, 8 << 20)
+    assert len({mark.messages for mark in marks[1:]}) == 1, marks
+    assert marks[-1].most_of_a_rank_kib - marks[2].most_of_a_rank_kib < 256, marks
+    assert marks[-1].hub_kib - marks[2].hub_kib < 1024, marks
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_eight_jobs_of_which_four_run_at_once(tmp_path_factory):
+    wrong = many(tmp_path_factory.mktemp("m"), 8, 4)
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_a_long_job_holds_no_more_from_step_to_step(tmp_path):

@@ -22,7 +22,7 @@ typedef int (*unlinkat_type)(int, const char *, int);
 static path_type real_unlink, real_remove;
 static unlinkat_type real_unlinkat;
 
-/* Before any other thread, since a file may be deleted by a signal handler. */
+/* Before any other thread. */
 __attribute__((constructor)) static void find_real(void)
 {
     real_remove = (path_type)ph_real_dlsym()(RTLD_NEXT, "remove");
@@ -33,12 +33,12 @@ __attribute__((constructor)) static void find_real(void)
 static bool needs_turn(int folder, const char *path)
 {
     struct statx file;
-    if (statx(folder, path, AT_SYMLINK_NOFOLLOW, STATX_TYPE | STATX_SIZE | STATX_BTIME, &file) != 0)
+    if (statx(folder, path, AT_SYMLINK_NOFOLLOW, STATX_BASIC_STATS | STATX_BTIME, &file) != 0)
         return false;
     if (!S_ISREG(file.stx_mode) || file.stx_size == 0) return false;
-    int64_t made = file.stx_btime.tv_sec * 1000000000ll + file.stx_btime.tv_nsec;
-    /* some file systems do not tell when */
-    return ph_turn_known(file.stx_mask & STATX_BTIME ? made : 0);
+    /* Some file systems do not tell when a file was made. Its last change was no sooner. */
+    struct statx_timestamp made = file.stx_mask & STATX_BTIME ? file.stx_btime : file.stx_mtime;
+    return ph_turn_known(made.tv_sec * 1000000000ll + made.tv_nsec);
 }
 
 static void wait_for_turn(int folder, const char *path)

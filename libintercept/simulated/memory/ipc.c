@@ -6,6 +6,7 @@
  * another process, so its simulated time is exported: all clocks of a run are the same. Rule:
  * memory is charged where it was allocated, never where it was opened. */
 #define PH_CLASS PH_SIMULATED
+#define _GNU_SOURCE /* syscall */
 #include "base/fork.h"
 #include "simulated/memory/ipc.h"
 #include "base/environment.h"
@@ -23,6 +24,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { RANGES = 512, CHUNK = 2 << 20, GRANULE = 1 << 16, EVENT_INTERPROCESS = 4 };
@@ -50,6 +52,9 @@ static void path_of(const char *file, char path[512])
     snprintf(path, 512, "%s/%s", ph_env("PHANTORA_RUN_DIR"), file);
 }
 
+/* Not through unlink, which waits for this rank's turn when the job calls it (files/removals.c). */
+static void delete_file(const char *path) { syscall(SYS_unlinkat, AT_FDCWD, path, 0); }
+
 static int make_file(char file[32], size_t bytes)
 {
     enum { SMALL_BYTES = 1 << 20 };
@@ -68,7 +73,7 @@ static int make_file(char file[32], size_t bytes)
                                                : 0;
     if (!failed) return fd;
     ph_warn("memory cannot be shared between processes: %s: %s", path, strerror(failed));
-    if (fd >= 0) close(fd), unlink(path);
+    if (fd >= 0) close(fd), delete_file(path);
     return -1;
 }
 
@@ -80,15 +85,20 @@ static void explain_full_disk(int number, siginfo_t *info, void *context)
 {
     static const char line[] =
         "phantora-ns: memory that is shared between processes cannot be written: No space left on "
-        "the device of the run directory; make room, or set TMPDIR\n";
+        "the device of the run directory; make room, or set "
+        "XDG_RUNTIME_DIR to another folder\n";
     uintptr_t at = (uintptr_t)info->si_addr;
     (void)context;
+    sigaction(number, &others, NULL); /* the write is tried again, and fails again */
+    if (info->si_code <= 0) {         /* somebody sent the signal: nothing is tried again */
+        raise(number);
+        return;
+    }
     for (int i = 0; i < RANGES; i++)
-        if (info->si_code > 0 && at - ranges[i].low < ranges[i].high - ranges[i].low) {
+        if (at - ranges[i].low < ranges[i].high - ranges[i].low) {
             if (write(STDERR_FILENO, line, sizeof line - 1) < 0) break;
             break;
         }
-    sigaction(number, &others, NULL); /* the write is tried again, and fails again */
 }
 
 static void watch_for_full_disk(void)
@@ -186,7 +196,7 @@ void ph_ipc_freed(uintptr_t low, uintptr_t high)
     /* part of a shared range stays shared, as the driver's own chunks do */
     if (!remove_range(low, high, &range)) return;
     path_of(range.file, path);
-    unlink(path);
+    delete_file(path);
     if (mmap((void *)low, high - low, PROT_READ | PROT_WRITE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
         ph_die("cannot map %zu bytes anew: %s", (size_t)(high - low), strerror(errno));

@@ -48,12 +48,14 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The framework operator around a launch; sizes in bytes."""
+    """The framework operator around a launch; sizes in bytes. `window`: the sizes of a pooling operator's window,
+    which no tensor shows."""
 
     operator: str
     input_bytes: int
     output_bytes: int
     shapes: tuple[tuple[int, ...], ...]
+    window: tuple[int, ...] = ()
 
     @property
     def total_bytes(self) -> float:
@@ -103,7 +105,23 @@ def context_of(value: Any) -> Context | None:
         for s in value[3]
         if isinstance(s, (list, tuple)) and all(type(d) is int for d in s)
     )
-    return Context(value[0], value[1], value[2], shapes)
+    return Context(value[0], value[1], value[2], *_apart(value[0], shapes))
+
+
+def _apart(
+    operator: str, shapes: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """The shapes of tensors, and the window of a pooling operator, which ranks send among them. All tensors of such
+    an operator have as many dimensions as its first, and its window has fewer.
+
+    >>> _apart("aten::max_pool2d_with_indices", ((8, 64, 112, 112), (3, 3)))
+    (((8, 64, 112, 112),), (3, 3))
+    """
+    if "_pool" not in operator or not shapes:
+        return shapes, ()
+    tensors = tuple(shape for shape in shapes if len(shape) == len(shapes[0]))
+    window = next((shape for shape in shapes if len(shape) < len(shapes[0])), ())
+    return tensors, window
 
 
 def estimate(

@@ -406,13 +406,8 @@ def _kernel(
         label += f" {launch.dimensions(context)}"
     known = "with" if given else "without"
     operator = context.operator if context else ""
-    if (
-        context
-        and context.shapes
-        and "_pool" in operator
-        and len(context.shapes[-1]) < len(context.shapes[0])
-    ):
-        label += f" window {context.shapes[-1]}"  # after the tensors (docs/wire-protocol.md)
+    if context and context.window:
+        label += f" window {context.window}"
     source = estimate.source if estimate.source == Source.ATTENTION else Source.LAW
     return Point(
         f"kernel {family}",

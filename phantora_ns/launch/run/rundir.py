@@ -81,8 +81,8 @@ def base_folders() -> list[Path]:
     ]
     if not candidates:
         raise LaunchError(
-            f"no folder for the run's files; {runtime or tempfile.gettempdir()} and /tmp; set TMPDIR to a writable "
-            "folder with a short path in UTF-8 without spaces and colons, outside /dev/shm"
+            f"no folder for the run's files; {runtime or tempfile.gettempdir()} and /tmp; set XDG_RUNTIME_DIR to a "
+            "writable folder with a short path in UTF-8 without spaces and colons, outside /dev/shm"
         )
     return list(dict.fromkeys(candidates))
 
@@ -103,7 +103,7 @@ class RunDir:
                 pass
         except OSError as error:
             cure = cure_of(
-                error, f"free some space in {folders[0]}, or set TMPDIR to another folder"
+                error, f"free some space in {folders[0]}, or set XDG_RUNTIME_DIR to another folder"
             )
             raise LaunchError(
                 f"cannot make the run directory: {error.strerror}; in {folders[0]}; {cure}"
