@@ -112,7 +112,7 @@ int bridge_make(const char *name)
     return index;
 }
 
-void veth_make(const char *name, int bridge, const char *peer_name, pid_t peer)
+bool veth_make(const char *name, int bridge, const char *peer_name, pid_t peer)
 {
     int fd = netlink_open();
     struct request request = begin(RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL);
@@ -133,8 +133,10 @@ void veth_make(const char *name, int bridge, const char *peer_name, pid_t peer)
     nest_close(&request, end);
     nest_close(&request, data);
     nest_close(&request, info);
-    if (ask(fd, &request)) die_with_errno("creating the veth pair %s", name);
+    int failed = ask(fd, &request) ? errno : 0;
     close(fd);
+    errno = failed;
+    return !failed;
 }
 
 void link_up(const char *interface)

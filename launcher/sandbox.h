@@ -75,8 +75,9 @@ void namespaces_probe(void); /* tries each kind alone, to name the one that is r
 /* ---- net.c: raw rtnetlink in the calling process's network namespace ---- */
 /* returns its interface index */
 int bridge_make(const char *name);
-/* `name`: up, in the bridge; `peer_name`: in the network namespace of process `peer` */
-void veth_make(const char *name, int bridge, const char *peer_name, pid_t peer);
+/* `name`: up, in the bridge; `peer_name`: in the network namespace of process `peer`. False with
+ * errno set when that is refused; ESRCH: `peer` has ended. */
+bool veth_make(const char *name, int bridge, const char *peer_name, pid_t peer);
 void link_up(const char *interface);
 void address_add(const char *interface, const char *address, int prefix);
 

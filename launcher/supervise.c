@@ -68,10 +68,14 @@ static void kill_all(const struct spec *spec)
     for (size_t i = 0; i < spec->node_count; i++) kill_node(spec, i);
 }
 
-/* Ends all nodes after one has failed. That node reported the reason on the channel before it
- * closed its line. */
-static _Noreturn void give_up(const struct spec *spec)
+/* Ends all nodes after one has ended too early. It reported the reason on the channel before it
+ * closed its line, unless it was killed. */
+static _Noreturn void give_up(struct spec *spec, size_t ended)
 {
+    int status = 0;
+    while (waitpid(spec->nodes[ended].init, &status, 0) < 0 && errno == EINTR);
+    spec->nodes[ended].init = 0;
+    if (WIFSIGNALED(status)) report("gone %zu", ended);
     kill_all(spec);
     if (!spec->isolate) kill_descendants();
     while (waitpid(-1, NULL, 0) > 0 || errno == EINTR);
@@ -94,17 +98,20 @@ static void build(struct spec *spec)
     for (size_t i = 0; i < spec->node_count; i++) {
         char name[32];
         snprintf(name, sizeof name, "node%zu", i);
-        if (spec->isolate) veth_make(name, bridge, "eth0", spec->nodes[i].init);
-        if (send(spec->nodes[i].line, "w", 1, MSG_NOSIGNAL) != 1) give_up(spec);
+        if (spec->isolate && !veth_make(name, bridge, "eth0", spec->nodes[i].init)) {
+            if (errno == ESRCH) give_up(spec, i);
+            die_with_errno("creating the veth pair %s", name);
+        }
+        if (send(spec->nodes[i].line, "w", 1, MSG_NOSIGNAL) != 1) give_up(spec, i);
     }
     if (spec->isolate) step("veth pairs");
     for (size_t i = 0; i < spec->node_count; i++) {
         char ready;
-        if (read(spec->nodes[i].line, &ready, 1) != 1) give_up(spec);
+        if (read(spec->nodes[i].line, &ready, 1) != 1) give_up(spec, i);
     }
     report("up");
     for (size_t i = 0; i < spec->node_count; i++) {
-        if (send(spec->nodes[i].line, "g", 1, MSG_NOSIGNAL) != 1) give_up(spec);
+        if (send(spec->nodes[i].line, "g", 1, MSG_NOSIGNAL) != 1) give_up(spec, i);
         close(spec->nodes[i].line);
         spec->nodes[i].line = -1;
     }

@@ -5,12 +5,16 @@ import fcntl
 import os
 import pty
 import signal
+import socket
 import struct
 import sys
 import termios
+import time
+from contextlib import suppress
 
 import pytest
 
+from phantora_ns.launch.machine.sandbox import Sandbox, SandboxSpec
 from tests.leftovers import wait_until
 
 SLEEPER = "echo up $NODE_RANK; sleep 1000 & wait"
@@ -229,3 +233,34 @@ def test_a_signal_ends_the_wait_for_the_hubs_end(launch):
     run.process.send_signal(signal.SIGINT)
     code, _, err = run.finish(timeout=50)
     assert code == 130 and messages(err) == ["phantora-ns: SIGINT: ending the job"]
+
+
+def inits(sandbox):
+    """The nodes' first processes, in the order of the nodes, while a cluster is built."""
+    with open(f"/proc/{sandbox}/task/{sandbox}/children") as file:
+        children = file.read().split()
+    own = os.readlink("/proc/self/ns/pid")
+    found = []
+    for child in children:
+        with suppress(OSError):  # it has ended
+            found += [int(child)] * (os.readlink(f"/proc/{child}/ns/pid") != own)
+    return found
+
+
+@pytest.mark.parametrize("nodes_made", [1, 60, 120])
+def test_a_node_that_is_killed_while_the_cluster_is_built_is_named(nodes_made):
+    """It used to be the sandbox that had ended, without a reason."""
+    spec = SandboxSpec("/bin/sleep", ["sleep", "60"], "/", {}, [{}] * 120, isolated=True)
+    sandbox = Sandbox(spec)
+    deadline = time.monotonic() + 30
+    while len(made := inits(sandbox.process.pid)) < nodes_made:
+        assert time.monotonic() < deadline
+    os.kill(made[0], signal.SIGKILL)
+    said = []
+    while message := sandbox.receive():
+        said.append(message)
+        if message.kind == "gone":
+            sandbox.channel.shutdown(socket.SHUT_RDWR)
+    sandbox.channel.close()
+    assert said[-1].kind == "gone", said
+    assert sandbox.process.wait(30) in (0, 125)  # 0: it was up already
