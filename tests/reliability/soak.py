@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from tests.leftovers import MARK, assert_nothing_left, interfaces, marked_processes
-from tests.reliability.runs import HERE, ROOT, repeating
+from tests.reliability.runs import HERE, REPEATING, ROOT, repeating
 
 NODES, RANKS_PER_NODE = 2, 8
 
@@ -60,7 +60,7 @@ def long(
     ranks: dict[int, list[list[int]]] = defaultdict(list)
     hub_kib: dict[int, int] = {}
     with subprocess.Popen(
-        [sys.executable, "-m", "phantora_ns", "--host-time", "model", *shape, *options, *job],
+        [sys.executable, "-m", "phantora_ns", *REPEATING, *shape, *options, *job],
         cwd=ROOT,
         env=environment(folder, mark),
         stdout=subprocess.PIPE,
@@ -110,7 +110,7 @@ def many(folder: Path, jobs: int, at_once: int) -> list[str]:
             results.add((tuple(sorted(out.splitlines())), json.dumps(kept)))
             report.unlink()
         if number < jobs:
-            words = ["--quiet", "--host-time", "model", "--gpus-per-node", "2"]
+            words = ["--quiet", *REPEATING, "--gpus-per-node", "2"]
             report = folder / f"{number}.json"
             job = ["--", sys.executable, str(HERE / "job.py"), "8"]
             running[number] = subprocess.Popen(

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from phantora_ns.report.host_part import repeatable
 from tests.leftovers import MARK, marked_processes
+from tests.reliability.runs import REPEATING
 
 ROOT = Path(__file__).resolve().parents[2]
 RANKS, LINES = 3, 27
@@ -67,7 +68,7 @@ def once(folder: Path, disturbed: bool) -> tuple[list[str], str, int]:
     with tempfile.TemporaryDirectory(dir=folder) as checkpoints:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "phantora_ns.cli", "--host-time", "model"),
+                *(sys.executable, "-m", "phantora_ns.cli", *REPEATING),
                 *("--report", str(report), "torchrun", "--nproc-per-node", str(RANKS)),
                 *(str(ROOT / "tests/torch/jobs/unsteady.py"), checkpoints),
             ],
