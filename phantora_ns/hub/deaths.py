@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import select
 import signal
 import struct
@@ -122,6 +123,8 @@ class Deaths:
         # What the kernel killed for lack of memory, the launcher counts itself.
         if number == signal.SIGKILL and memory_kills() == self._memory_kills:
             text += "; another program sent it, or the kernel: see dmesg"
+        if number in (signal.SIGKILL, signal.SIGXCPU):
+            text += _cpu_limit(number)
         with suppress(OSError):  # the report has it in any case
             self._tell_first(text)
 
@@ -131,6 +134,15 @@ class Deaths:
             text += f"; {self._error.read_text(errors='replace')}"
         with replacing(self._error) as scratch:
             scratch.write_text(text)
+
+
+def _cpu_limit(number: int) -> str:
+    """What to add where a limit of CPU time may have been the reason, of which the kernel logs nothing. The hub
+    has the limits that the job began with."""
+    limit_s = resource.getrlimit(resource.RLIMIT_CPU)[number == signal.SIGKILL]
+    if limit_s == resource.RLIM_INFINITY:
+        return ""
+    return f"; a process may use {limit_s} s of CPU time here: raise ulimit -t"
 
 
 def memory_kills(events: Path = Path("/proc/vmstat")) -> int:

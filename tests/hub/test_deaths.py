@@ -3,6 +3,7 @@ line, and notes no ends that others report."""
 
 import multiprocessing
 import os
+import resource
 import re
 import signal
 import time
@@ -12,7 +13,7 @@ from client import Client, form
 from test_ring import expected_all_reduce_ns
 
 from phantora_ns.hub import deaths
-from phantora_ns.hub.deaths import ENDS, ERROR, _wait_status
+from phantora_ns.hub.deaths import ENDS, ERROR, _cpu_limit, _wait_status
 from phantora_ns.hub.processes import read_stat
 
 LINUX = tuple(int(number) for number in re.match(r"(\d+)\.(\d+)", os.uname().release).groups())
@@ -228,3 +229,10 @@ def test_how_a_process_ended_whose_parent_waits_for_it_meanwhile(monkeypatch):
     monkeypatch.setattr(deaths, "read_stat", waited_for_meanwhile)
     assert [_wait_status(descriptor, pid)] == expected
     os.close(descriptor)
+
+
+def test_a_limit_of_cpu_time_is_said(monkeypatch):
+    """The kernel logs nothing when it ends a process for it."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (5, resource.RLIM_INFINITY))
+    said = "; a process may use 5 s of CPU time here: raise ulimit -t"
+    assert (_cpu_limit(signal.SIGXCPU), _cpu_limit(signal.SIGKILL)) == (said, "")

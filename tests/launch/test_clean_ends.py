@@ -78,7 +78,7 @@ def test_hub_killed(launch, isolation):
     os.kill(run.find("fake_hub.py"), signal.SIGKILL)
     code, _, err = run.finish(timeout=20)
     assert code == 70 and "'failed_by': 'hub'" in err
-    assert len(messages(err)) == 1 and "killed by signal 9" in err
+    assert len(messages(err)) == 1 and "killed by SIGKILL" in err
 
 
 @ISOLATION
@@ -90,7 +90,7 @@ def test_sandbox_killed(launch, isolation):
     os.kill(sandbox, signal.SIGKILL)
     code, _, err = run.finish(timeout=20)
     assert code == 70 and "'failed_by': 'launcher'" in err
-    assert len(messages(err)) == 1 and "phantora-sandbox ended (killed by signal 9)" in err
+    assert len(messages(err)) == 1 and "phantora-sandbox ended (killed by SIGKILL)" in err
 
 
 @ISOLATION

@@ -3,7 +3,7 @@
 import pytest
 
 from phantora_ns.hub.deaths import memory_kills
-from phantora_ns.launch.run.outcome import Outcome
+from phantora_ns.launch.run.outcome import Outcome, ended_how
 
 
 def test_the_first_failure_decides():
@@ -11,7 +11,7 @@ def test_the_first_failure_decides():
     assert not outcome.command_exited(0, 0)
     assert outcome.command_exited(1, 7)
     assert not outcome.command_killed(2, 15)
-    assert not outcome.hub_ended("killed by signal 9")
+    assert not outcome.hub_ended("killed by SIGKILL")
     assert (outcome.verdict().exit_code, outcome.verdict().failed_by) == (7, "job")
     assert outcome.commands_left == [] and outcome.nodes_left == [0, 1, 2]
 
@@ -23,7 +23,7 @@ def test_the_first_failure_decides():
         (lambda o: o.interrupted(2), 130, None),
         (lambda o: o.interrupted(15), 143, None),
         (lambda o: o.hub_ended("exit code 1"), 70, "hub"),
-        (lambda o: o.sandbox_ended("killed by signal 9"), 70, "launcher"),
+        (lambda o: o.sandbox_ended("killed by SIGKILL"), 70, "launcher"),
         (lambda o: o.node_gone(0), 137, "job"),
         (lambda o: o.command_exited(0, 0), 0, None),
     ],
@@ -72,3 +72,9 @@ def test_a_failure_before_the_stop_decides():
     outcome.command_exited(0, 3)
     outcome.stop()
     assert outcome.verdict().exit_code == 3
+
+
+def test_a_process_of_ours_that_is_killed_is_named_with_its_signal():
+    found = [ended_how(code) for code in (-9, -24, -64, 3)]
+    assert found[:2] == ["killed by SIGKILL", "killed by SIGXCPU"] and found[3] == "exit code 3"
+    assert found[2] in ("killed by SIGRTMAX", "killed by signal 64")

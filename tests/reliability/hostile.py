@@ -3,7 +3,7 @@ a run is started by, and variables; a run there ends well, or with one line that
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 
@@ -20,6 +20,11 @@ class Machine:
 def limited(words: str, code: int = 0, says: str = "") -> Machine:
     """With limits of the shell."""
     return Machine(("sh", "-c", f'ulimit {words}; exec "$@"', "sh"), {}, code, says)
+
+
+def busy(machine: Machine) -> Machine:
+    """Where one rank computes until something ends it."""
+    return replace(machine, variables={"JOB_BUSY_RANK": "1"})
 
 
 def mounted(script: str, code: int = 0, says: str = "") -> Machine:
@@ -45,6 +50,15 @@ def machines(folder: Path) -> dict[str, Machine]:
         "200 MB of data": limited("-d 200000", 1, "Cannot allocate memory"),
         "256 KiB of stack": limited("-s 256"),
         "no locked memory, no core": limited("-l 0 -c 0"),
+        # less might end the launcher, which says nothing when it is killed
+        "a warning after 4 seconds of CPU": busy(
+            limited("-S -t 4", 1, "killed by SIGXCPU; a process may use 4 s")
+        ),
+        "4 seconds of CPU": busy(
+            limited("-t 4", 1, "a process may use 4 s of CPU time here: raise ulimit -t")
+        ),
+        "no resident memory limit": limited("-m 1000"),
+        "no priorities": Machine(("prlimit", "--nice=0", "--rtprio=0")),
         "no pending signals": Machine(("prlimit", "--sigpending=0")),
         "no locks, no queues": Machine(("prlimit", "--locks=0", "--msgqueue=0")),
         "4 KiB of /dev/shm": mounted(small.format("4k", "/dev/shm")),

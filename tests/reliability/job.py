@@ -97,6 +97,10 @@ def rank(steps):
     do("cudaStreamCreate", ctypes.byref(stream))
     do("ncclCommInitRank", ctypes.byref(comm), size, Id(b"the job's communicator"), number)
     result = ctypes.c_void_p(memory.value + BYTES)
+    while os.environ.get("JOB_BUSY_RANK") == str(number):
+        pass
+    while os.environ.get("JOB_BUSY_RANK") == str(number):
+        pass  # until a limit ends it
     for step in range(steps):
         batch()
         do("cudaMemcpyAsync", memory, host, ctypes.c_size_t(BYTES), HOST_TO_DEVICE, stream)

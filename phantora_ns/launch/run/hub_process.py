@@ -16,6 +16,7 @@ from pathlib import Path
 from phantora_ns.launch.errors import LaunchError
 from phantora_ns.launch.machine.installation import SANDBOX, cannot_start
 from phantora_ns.launch.machine.own_python import own_command
+from phantora_ns.launch.run.outcome import ended_how
 
 LOOK_S = 0.05  # between two checks whether it has ended
 
@@ -49,8 +50,7 @@ class HubProcess:
 
     def describe_end(self) -> str:
         """How the hub ended, in words. Waits for its end."""
-        code = self.process.wait()
-        return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        return ended_how(self.process.wait())
 
     @property
     def alive(self) -> bool:

@@ -21,6 +21,11 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def ended_how(code: int) -> str:
+    """How a process of ours ended, in words. `code`: as subprocess gives it."""
+    return f"killed by {signal_name(-code)}" if code < 0 else f"exit code {code}"
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Why the run ends: its exit code, who failed (None, "job", "launcher" or "hub"), and one

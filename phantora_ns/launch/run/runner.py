@@ -23,7 +23,7 @@ from phantora_ns.launch.record.host_speed import EVERY_S, HostSpeed
 from phantora_ns.launch.record.leaders import Leading
 from phantora_ns.launch.run.events import EventLoop, Interrupted
 from phantora_ns.launch.run.hub_process import HubProcess
-from phantora_ns.launch.run.outcome import Outcome, Verdict
+from phantora_ns.launch.run.outcome import Outcome, Verdict, ended_how
 from phantora_ns.launch.run.progress import INTERVAL_S, Progress
 from phantora_ns.launch.run.results import Results
 from phantora_ns.launch.run.run_request import RunRequest
@@ -244,9 +244,7 @@ class Runner:
             self._on_message(message)
             return
         self._loop.unwatch(self._sandbox.channel)
-        code = self._sandbox.process.wait()
-        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-        if self._outcome.sandbox_ended(how):
+        if self._outcome.sandbox_ended(ended_how(self._sandbox.process.wait())):
             self._announce()
         for node in self._outcome.nodes_left:
             self._outcome.node_gone(node)
