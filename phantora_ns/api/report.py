@@ -191,6 +191,7 @@ class Report:
 
     def summary(self) -> list[str]:
         """The lines that the command prints at the end of a run."""
+        from phantora_ns.page.compare import UNEXPECTED
         from phantora_ns.report.summary import summary_lines
 
         try:
@@ -199,6 +200,8 @@ class Report:
             return [
                 f"no summary: the report has no {error}; another version of phantora-ns wrote it"
             ]
+        except UNEXPECTED as error:
+            return [f"no summary: the report is damaged: {type(error).__name__}: {error}"]
 
     def to_pandas(self) -> pandas.DataFrame:
         """The ranks as a table: one row for each, with the columns of `Rank`.

@@ -32,8 +32,8 @@ NO_ROOT = -1
 
 _STARTS = re.compile(r"#\s*(?:nccl-tests version |Collective test starting: |nThread\s)")
 _PROGRAM = re.compile(r"(?<![a-z_])([a-z_]+)_perf\b")
-_LIBRARY = re.compile(r"nccl-library=(\d+)")
-_VERSION = re.compile(r"NCCL version (\d+)\.(\d+)\.(\d+)")
+_LIBRARY = re.compile(r"nccl-library=(\d{1,9})(?!\d)")
+_VERSION = re.compile(r"NCCL version (\d{1,9})\.(\d{1,9})\.(\d{1,9})")
 _RANK = re.compile(
     r"#\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device\s+(\d+)\s+"
     r"\[([^\]]*)\]\s*(.*\S)"
@@ -46,6 +46,7 @@ _TYPES = r"(?:u?int(?:8|32|64)|u?char|half|float|double|bfloat16|f8e4m3|f8e5m2|f
 _ROW = re.compile(rf"(?:^|[\s:>])(\d+\s+\d+\s+{_TYPES}\s.*)")
 _CLOSE = 0.05  # of what a row says twice: a time above 10 s has two digits
 MOST_BYTES = 1 << 50
+_MOST_DIGITS = 9
 
 
 class LogError(ValueError):
@@ -150,7 +151,8 @@ def _runs(lines: Iterable[str], log: str) -> Iterator[Run]:
                 run.unusual = f"with {value} operations in each launch (-m)"
         if rank := _RANK.search(line):
             number, group, host, device, bus, gpu = rank.groups()
-            run.ranks.append(Rank(int(number), int(group or 0), host, int(device), bus, gpu))
+            numbers = [_whole(text, log) for text in (number, group or "0", device)]
+            run.ranks.append(Rank(numbers[0], numbers[1], host, numbers[2], bus, gpu))
         elif header := _HEADER.search(line):
             columns = header[1].split()
             if "cputime" in columns:
@@ -159,6 +161,13 @@ def _runs(lines: Iterable[str], log: str) -> Iterator[Run]:
             run.operation = run.operation or program
             _add(run, columns, values[1].split())
     yield run
+
+
+def _whole(text: str, log: str) -> int:
+    """Of a rank's line. Without that line its run would be taken for a smaller one."""
+    if len(text) > _MOST_DIGITS:
+        raise LogError(f"has a rank with a number of {len(text)} digits; {log}; run it again")
+    return int(text)
 
 
 def _release(code: int) -> str:

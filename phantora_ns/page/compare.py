@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from phantora_ns.page.answers import parts
+from phantora_ns.page.compare_text import text
 from phantora_ns.page.render import embedded
 from phantora_ns.report.run_report import SchemaError, check_schema
 
@@ -37,6 +38,8 @@ _SETUP = (
     "databases",
     "exit_code",
 )
+UNEXPECTED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What comes of a report with a value of another kind in it."""
 
 
 class CompareError(Exception):
@@ -116,28 +119,31 @@ BY_NAME = {metric.name: metric for metric in METRICS}
 def load(path: Path) -> Run:
     """The run in a report (`--report`) or a page (`--html`). Raises CompareError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text"
         raise CompareError(f"cannot read {path}: {reason}; on the command line") from error
     try:
-        page = embedded(text) if text.lstrip().startswith("<") else None
-        report = json.loads(text) if page is None else page["report"]
+        page = embedded(content) if content.lstrip().startswith("<") else None
+        report = json.loads(content) if page is None else page["report"]
         check_schema(report)
-        _check(report)
+        found = Run(path.stem, report, page)
+        _check(found)
     except SchemaError as error:
         what, cure = str(error).split("; ", 1)
         raise CompareError(f"{path} is {what}; on the command line; {cure}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except UNEXPECTED as error:
         raise CompareError(
             f"{path} is no report; on the command line; give what --report or --html wrote"
         ) from error
-    return Run(path.stem, report, page)
+    return found
 
 
-def _check(report: Any) -> None:
-    for metric in METRICS:
-        metric.read(report)
+def _check(run: Run) -> None:
+    """Raises one of UNEXPECTED where something in it is of another kind than a run writes: what can be
+    compared with itself, as a page and as a report, can be compared with others."""
+    for other in (run, Run(run.name, run.report)):
+        text(compare([run, other]))
 
 
 def compare(runs: Sequence[Run]) -> dict[str, Any]:

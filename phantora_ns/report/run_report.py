@@ -119,7 +119,7 @@ def check_schema(report: Mapping[str, Any]) -> None:
     found = report["schema"]
     if found != SCHEMA:
         raise SchemaError(
-            f"a report of schema {found}, and this release reads {SCHEMA}; run the job again"
+            f"a report of schema {found!r:.80}, and this release reads {SCHEMA}; run the job again"
         )
 
 

@@ -69,6 +69,16 @@ def _name(text: str) -> str:
     return name if name.isidentifier() else f"_{name}"
 
 
+class _Text(str):
+    """A text among the values. Times a number it would be that many copies, which may fill the memory, where a
+    number was meant."""
+
+    def __mul__(self, other: Any) -> Any:
+        raise TypeError(f"{str(self)!r:.40} is a text")
+
+    __rmul__ = __mul__
+
+
 class Expression:
     """A condition or an amount over the names of axes, in Python's own notation, such as
     `tensor_parallel_degree * pipeline <= 8`. Raises GridError."""
@@ -78,7 +88,8 @@ class Expression:
         known = sorted(known)
         try:
             tree = ast.parse(text.strip(), mode="eval")
-        except (SyntaxError, ValueError) as error:
+            self._code = compile(tree, "<expression>", "eval")
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise GridError(
                 f"{text!r} is no expression; write it as 'batch * gpus == 64'"
             ) from error
@@ -96,13 +107,13 @@ class Expression:
                     f"{text!r}: there is no {node.id} (there are {', '.join(known) or 'no names'}); "
                     "correct the name"
                 )
-        self._code = compile(tree, "<expression>", "eval")
 
     def __call__(self, values: Mapping[str, Any]) -> Any:
         """Its value where `values` are the names'."""
         try:
-            return eval(self._code, {"__builtins__": {}, **_CALLS}, dict(values))  # noqa: S307
-        except (ArithmeticError, TypeError, ValueError) as error:
+            named = {k: _Text(v) if isinstance(v, str) else v for k, v in values.items()}
+            return eval(self._code, {"__builtins__": {}, **_CALLS}, named)  # noqa: S307
+        except (ArithmeticError, TypeError, ValueError, MemoryError) as error:
             shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
             raise GridError(f"{self.text!r} has no value: {error}; with {shown}") from error
 

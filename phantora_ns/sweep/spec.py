@@ -98,7 +98,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise UsageError(
             f"cannot read the sweep: {error.strerror}; {file}; give a TOML file"
         ) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also of what is no UTF-8, or of too many digits
         raise UsageError(f"sweep: is not TOML: {error}; in {file}; correct it") from error
 
 
@@ -204,7 +204,7 @@ def _work(
 def _is_expression(text: str) -> bool:
     try:
         ast.parse(text.strip(), mode="eval")
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
     return True
 
@@ -285,7 +285,7 @@ def parse_axis(text: str) -> tuple[str, list[Value]]:
 def _toml(text: str, whole: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise GridError(f"--grid {whole}: is no list: {error}; write it as [8, 16]") from error
 
 
@@ -293,7 +293,7 @@ def _scalar(text: str) -> Value:
     """A number, true or false; else the text itself: a shell takes quotes away."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return text
     scalar: Value = value if isinstance(value, str | int | float | bool) else text
     return scalar

@@ -222,3 +222,16 @@ def test_every_second_size_is_left_out_from_the_largest_down():
     assert sorted({sample.size for sample in fitted}) == [1 << 10, 1 << 12, 1 << 14]
     assert sorted({sample.size for sample in left_out}) == [1 << 11, 1 << 13]
     assert len(fitted) == 6 and len(left_out) == 4
+
+
+@pytest.mark.parametrize("what", ["nccl-library=", "Rank  1", "Group  0", "device  1"])
+def test_numbers_of_thousands_of_digits_are_refused_in_words(what):
+    """Python reads no more than 4,300 digits."""
+    text = Log("all_reduce", 1, 2).text(TIMES)
+    assert what in text
+    number = what.rstrip("0123456789") + "7" * 5000
+    if what == "nccl-library=":  # it is not needed
+        assert parse(text.replace(f"{what}22809", number), "x.log")[0].nccl is None
+        return
+    with pytest.raises(LogError, match="x.log"):
+        parse(text.replace(what, number), "x.log")

@@ -1,6 +1,6 @@
-"""Why it exists: users hand us cluster files, traces and databases of kernel times. Whatever is in
-one, it is used, or refused in our words: no other exception, no endless work. Here good files are
-changed at random, several mistakes at a time.
+"""Why it exists: users hand us cluster files, traces, databases of kernel times and more (handed.py), and torch
+brings libraries (libraries.py). Whatever is in one, it is used, or refused in our words: no other exception, no
+endless work. Here good files are changed at random, several mistakes at a time (changes.py).
 
     .venv/bin/python -m tests.fuzz.files [--seconds 600] [--seed S] [KIND...]
 
@@ -9,7 +9,6 @@ with another one; of a database all that is read of one is read (tests/kernels/t
 """
 
 import argparse
-import copy
 import importlib
 import json
 import random
@@ -23,23 +22,33 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from phantora_ns.calibrate.nccl_log import LogError
 from phantora_ns.config import load_cluster
 from phantora_ns.config.toml_table import ConfigError
+from phantora_ns.kernels.binary.fatbin import FatbinError
 from phantora_ns.kernels.database.database import Database, DatabaseError
+from phantora_ns.launch.errors import LaunchError, UsageError
+from phantora_ns.page.compare import CompareError
 from phantora_ns.sim.collectives import CollectiveModel
 from phantora_ns.sim.flows import FlowSimulator
 from phantora_ns.sim.topology import Topology
 from phantora_ns.trace import diff, diff_text
 from phantora_ns.trace.kineto import TraceError, read_trace
+from tests.fuzz import handed
+from tests.fuzz.changes import (
+    change_bytes,
+    change_json,
+    change_json_lines,
+    change_toml,
+    change_words,
+)
+from tests.fuzz.libraries import libraries, use_library
 
 ROOT = Path(__file__).resolve().parents[2]
 LONGEST_S = 20
 """For one file. Most take milliseconds."""
 MOST_CHANGES = 4
 ALL_REDUCE, BYTES = 0, 1 << 20
-ODD: list[Any] = [None, True, "", " ", "x" * 5000, "\0", "-1", "nan", "1e400", [], {}, [[]], {"a": {}}, 0, -1, 1, 2**31,
-                  2**63, 2**64, 10**400, -0.0, 1e-320, 1e308, float("inf"), float("nan")]  # fmt: skip
-QUANTITIES = ("0", "-1", "1e400", "1e-300", "nan", "inf", "9" * 400, "0.0000001", "1e30", "1_0", "")
 CELLS = (
     None,
     -1,
@@ -55,7 +64,6 @@ CELLS = (
     b"\x81\x01\x02",
     b"\x91" * 600,
 )
-UNITS = ("Gbit/s", "Mbit/s", "GB/s", "us", "ms", "ns", "s", "%", "GiB", "", "parsec")
 
 
 class Kind(NamedTuple):
@@ -82,33 +90,6 @@ def clusters() -> list[bytes]:
     shipped = [path.read_text() for path in sorted((ROOT / "topologies").glob("*.toml"))]
     with_faults = (ROOT / "topologies/h200-rail.toml").read_text() + graph
     return [text.encode() for text in (*shipped, with_faults)]
-
-
-def change_cluster(source: random.Random, content: bytes) -> bytes:
-    lines = content.decode(errors="surrogateescape").splitlines() or [""]
-    at = source.randrange(len(lines))
-    key, equals, value = lines[at].partition("=")
-    way = source.randrange(9)
-    if way == 0:
-        del lines[at]
-    elif way == 1:
-        lines.insert(source.randrange(len(lines)), lines[at])
-    elif way == 2:
-        lines[at] = "".join(source.sample(lines[at], len(lines[at])))
-    elif way == 3:
-        lines.insert(at, "".join(chr(source.randrange(1, 0x250)) for _ in range(8)))
-    elif way == 4:
-        lines.insert(at, "[" * source.choice((1, 2, 3, 5000)) + "nccl]")
-    elif equals and way in (5, 6):
-        quantity = f"{source.choice(QUANTITIES)} {source.choice(UNITS)}".strip()
-        lines[at] = f"{key}= {json.dumps(quantity)}"
-    elif equals and way == 7:
-        odd = source.choice(ODD)
-        lines[at] = f"{key}= {json.dumps(odd) if isinstance(odd, str | list | bool) else odd}"
-    elif equals:
-        number = "".join(c for c in value if c.isdigit())
-        lines[at] = lines[at].replace(number, source.choice(QUANTITIES), 1) if number else key
-    return "\n".join(lines).encode(errors="surrogateescape")
 
 
 def use_cluster(path: Path) -> None:
@@ -199,44 +180,6 @@ def traces() -> list[bytes]:
     return [json.dumps(top).encode()]
 
 
-def nodes_of(value: Any) -> list[tuple[Any, Any]]:
-    """(container, key) of every value inside of a JSON value, so that it can be replaced or deleted."""
-    found: list[tuple[Any, Any]] = []
-    items = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for key, inner in list(items):
-        found.append((value, key))
-        found += nodes_of(inner)
-    return found
-
-
-def change_trace(source: random.Random, content: bytes) -> bytes:
-    text = content.decode()
-    if source.random() < 0.2:
-        at = source.randrange(len(text))
-        put = source.choice(("", "\0", '"', "}", "[" * 5000, text[at : at + 50]))
-        return (text[:at] + put + text[at + 1 :]).encode()
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return content
-    there = nodes_of(value)
-    if not there:
-        return content
-    container, key = source.choice(there)
-    if source.random() < 0.2:
-        del container[key]
-    else:
-        others = [one[at] for one, at in there]
-        container[key] = copy.deepcopy(source.choice(ODD if source.random() < 0.7 else others))
-    return json.dumps(value).encode()
-
-
 def use_trace(path: Path) -> None:
     found = read_trace(path)
     good = path.with_name("good.json")
@@ -322,9 +265,32 @@ def use_database(path: Path) -> None:
 
 
 KINDS = {
-    "cluster": Kind(".toml", clusters, change_cluster, use_cluster, (ConfigError,)),
+    "cluster": Kind(".toml", clusters, change_toml, use_cluster, (ConfigError,)),
     "database": Kind(".sqlite", databases, change_database, use_database, (DatabaseError,)),
-    "trace": Kind(".json", traces, change_trace, use_trace, (TraceError,)),
+    "export": Kind(
+        ".jsonl",
+        lambda: handed.exports(databases()),
+        change_json_lines,
+        handed.use_export,
+        (DatabaseError,),
+    ),
+    "hosts": Kind("", lambda: [handed.HOSTS], change_words, handed.use_hosts, (UsageError,)),
+    "library": Kind(".so", libraries, change_bytes, use_library, (FatbinError,)),
+    "log": Kind(".log", handed.logs, change_words, handed.use_log, (LogError,)),
+    "report": Kind(
+        ".report", handed.reports, handed.change_report, handed.use_report, (CompareError,)
+    ),
+    "sweep": Kind(
+        ".toml",
+        lambda: [handed.SWEEP.encode()],
+        handed.change_sweep,
+        handed.use_sweep,
+        (UsageError,),
+    ),
+    "trace": Kind(".json", traces, change_json, use_trace, (TraceError,)),
+    "values": Kind(
+        ".values", handed.values, handed.change_values, handed.use_values, (UsageError, LaunchError)
+    ),
 }
 
 

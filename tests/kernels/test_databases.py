@@ -149,6 +149,7 @@ def test_a_broken_export_is_one_clear_line(files):
         (broken(lines, sample, median=...), "line 3: .*median"),
         (broken(lines, sample, median=-1), "line 3: statistics"),
         (broken(lines, sample, median="1"), "line 3: statistics"),
+        (broken(lines, sample, median=10**400), "line 3: int too large"),
         (broken(lines, sample, first=1), "line 3: first"),
         (broken(lines, sample, count=1 << 62), "line 3: statistics"),
         (broken(lines, sample, extra=1), "line 3: .*extra"),

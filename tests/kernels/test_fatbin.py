@@ -18,6 +18,8 @@ from phantora_ns.kernels.binary import cubin, fatbin
 from phantora_ns.kernels.binary.cubin import CubinError, KernelInfo, read_kernels
 from phantora_ns.kernels.signature import fnv1a64
 from phantora_ns.protocol import KERNEL_INFO_HEADER
+from tests.fuzz.libraries import cubin as cubin_of
+from tests.fuzz.libraries import libraries
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -321,3 +323,49 @@ def test_the_flags_beside_a_parameter_s_size_are_no_part_of_it(flags):
     size = 8 | flags << 16
     entry = struct.pack("<BBHIHHI", 4, cubin.KPARAM_INFO_V2, 12, 0, 3, 24208, size)
     assert cubin._own_attributes(entry, 0, len(entry))[0] == [(24208, 8)]
+
+
+def test_a_file_of_four_bytes_is_no_library(tmp_path):
+    path = tmp_path / "short.so"
+    path.write_bytes(b"\x7fELF")
+    with pytest.raises(fatbin.FatbinError, match="short.so: not a 64-bit ELF library"):
+        fatbin.survey([path], 90)
+
+
+@pytest.mark.parametrize("said", [1 << 16, 1 << 44])
+def test_no_more_is_unpacked_than_the_fat_binary_says(said):
+    """zstandard makes room for what the frame says, which may be more than the machine has."""
+    packed = zstandard.ZstdCompressor().compress(bytes(1 << 16))
+    # RFC 8878, 3.1.1.1: magic, a descriptor with a size of 8 bytes and a window, the window, the size
+    packed = packed[:4] + b"\xc0\x58" + struct.pack("<Q", said) + packed[7:]
+    assert zstandard.frame_content_size(packed) == said
+    of = fatbin.Entry(fatbin.ENTRY_ELF, 90, fatbin.FLAG_ZSTD, 0, len(packed), 1 << 12)
+    with pytest.raises(CubinError, match="more code than the fat binary says"):
+        fatbin.Unpacker()(packed, of)
+
+
+@pytest.mark.parametrize(
+    "number, value", [(cubin.MAX_THREADS, 1 << 31), (cubin.REGISTERS, 1 << 31)]
+)
+def test_code_that_no_gpu_could_run_is_damaged(tmp_path, number, value):
+    """Such a number did not fit into the kernel info file, which ended in another exception."""
+    good = cubin_of(["k"])
+    begin = good.index(struct.pack("<BB", cubin.FORMAT_SIZED, number)) + 4
+    at = begin + (4 if number == cubin.REGISTERS else 0)
+    with pytest.raises(CubinError, match="more than a GPU has, of k"):
+        read_kernels(good[:at] + struct.pack("<I", value) + good[at + 4 :])
+
+
+def test_sections_of_no_size_are_not_read_again_and_again():
+    data = bytearray(cubin_of(["k"]))
+    struct.pack_into("<HH", data, 0x3A, 0, 0xFFFF)
+    with pytest.raises(CubinError, match="sections of 0 bytes"):
+        read_kernels(bytes(data))
+
+
+def test_a_library_without_readable_code_is_named(tmp_path):
+    path = tmp_path / "packed.so"
+    good = libraries()[1]
+    path.write_bytes(good.replace(zstandard.MAGIC_NUMBER.to_bytes(4, "little"), b"zstd"))
+    with pytest.raises(fatbin.FatbinError, match="^packed.so: no code for sm_90 can be read"):
+        fatbin.write_kernel_info([path], 90, tmp_path / "out")

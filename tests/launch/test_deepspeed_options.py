@@ -146,6 +146,15 @@ def test_what_cannot_run_is_refused_with_a_cure(hostfile, options, words):
         check_multi_node(command, command.nodes, True)
 
 
+@pytest.mark.parametrize("slots", ["99999999999999", "9" * 5000, "many"])
+def test_slots_that_no_server_has_are_refused(hostfile, slots):
+    """A list of that many filled the memory."""
+    hostfile.write_text(f"w-0 slots={slots}\n")
+    with pytest.raises(UsageError, match="is no new host with slots") as caught:
+        deepspeed.parse_deepspeed(["--hostfile", str(hostfile), "train.py"])
+    assert len(str(caught.value)) < 1000
+
+
 def test_on_several_nodes_each_would_run_its_own_job():
     command = parse_command(["deepspeed", "train.py"], BIN, nnodes=2)
     with pytest.raises(UsageError, match="a job of its own on each of the 2 nodes"):

@@ -11,7 +11,7 @@ from phantora_ns.kernels.signature import fnv1a64
 from phantora_ns.launch.errors import LaunchError
 from phantora_ns.launch.record import recorded_values
 from phantora_ns.launch.record.recorded_values import Value
-from phantora_ns.protocol import VALUE_RECORD_FILE
+from phantora_ns.protocol import VALUE_RECORD_FILE, VALUE_TABLE_HEADER, ValueTableHeader
 
 REPLAY_KEYS = st.text(
     st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=60
@@ -130,3 +130,19 @@ def test_what_cannot_be_replayed_is_refused_in_one_line(phantora, tmp_path, text
         env={"XDG_DATA_HOME": str(tmp_path)},
     )
     assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("meta", [b"[" * 5000, b"9" * 5000, b"\xff"])
+def test_what_is_said_of_the_job_may_be_damaged(tmp_path, meta):
+    path, run_dir = tmp_path / "job.values", tmp_path / "run"
+    recorded_values.write(path, [Value("topk", 0, 0, 4, b"data")], {})
+    data = path.read_bytes()
+    header = ValueTableHeader.unpack(data)
+    sound = data[VALUE_TABLE_HEADER.size : header.meta_offset]
+    path.write_bytes(header._replace(meta_bytes=len(meta)).pack() + sound + meta)
+    with pytest.raises(ValueError, match="job.values is damaged: "):
+        recorded_values.read(path)
+    run_dir.mkdir()
+    (run_dir / VALUE_RECORD_FILE).write_bytes(b"".join(recorded([("topk", 0, 4, b"data")])))
+    with pytest.raises(LaunchError, match="job.values is damaged: "):
+        recorded_values.keep(run_dir, path, 1, {})

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from phantora_ns.api.report import Report
 from phantora_ns.cli.app import main
 from phantora_ns.page.compare import BY_NAME, CompareError, Run, compare, load
 from phantora_ns.page.compare_text import shown, text
@@ -186,6 +187,38 @@ def test_what_is_no_report_is_refused_in_one_line(tmp_path, capsys, text):
     assert "bad.json is no report" in error and error.count("\n") == 1
     assert main(["compare", good, str(tmp_path / "none.json")]) == 2
     assert main(["compare", good]) == 2
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"step": {"mean_ns": "1"}},
+        {"step": {**report()["step"], "band": 7}},
+        {"step": {"mean_ns": 5}},
+        {"simulated_ns": 10**400},
+        {"kernel_time_ns": {"gemm": {"exact": None}}},
+        {"kernel_time_ns": 5},
+        {"ranks": [{**report()["ranks"][0], "comm_ns": {}}]},
+        {"schema": "2\n"},
+    ],
+)
+def test_a_value_of_another_kind_is_refused_in_one_line(tmp_path, capsys, changes):
+    """Some ended in a traceback after the file had been taken for a report."""
+    files = write(tmp_path, good=report(), bad=report() | changes)
+    assert main(["compare", *files]) == 2
+    error = capsys.readouterr().err
+    assert "bad.json is " in error and error.count("\n") == 1
+
+
+def test_json_that_is_nested_too_deeply_is_no_report(tmp_path):
+    (tmp_path / "bad.json").write_text("[" * 5000)
+    with pytest.raises(CompareError, match="bad.json is no report"):
+        load(tmp_path / "bad.json")
+
+
+def test_a_damaged_report_has_no_summary(tmp_path):
+    (file,) = write(tmp_path, bad=report() | {"ended_by": [], "databases": 7, "wall_s": 1.0})
+    assert Report.load(file).summary()[0].startswith("no summary: the report is damaged: ")
 
 
 def test_a_report_of_an_earlier_release_is_refused_and_said_so(tmp_path, capsys):

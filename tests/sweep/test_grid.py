@@ -104,6 +104,8 @@ def test_names_are_short_where_they_can_be():
     "text, said",
     [
         ("a +", "is no expression"),
+        pytest.param("-" * 5000 + "a", "is no expression", id="nested"),
+        pytest.param("+".join(["a"] * 5000), "is no expression", id="long"),
         ("c > 1", "there is no c (there are a, b); correct the name"),
         ("a.real > 1", "more than numbers, names, operators"),
         ("__import__('os')", "there is no __import__"),
@@ -125,6 +127,11 @@ def test_a_condition_without_a_value_is_named():
         allowed([{"a": 1, "b": 0}], ["a / b > 1"], ["a", "b"])
     with pytest.raises(GridError, match="has no value"):
         allowed([{"a": 1}], ["a > b"], ["a", "b"])
+    with pytest.raises(GridError, match="'a \\* b > 1' has no value: 'x' is a text"):
+        # as a number of copies, it would fill the memory
+        allowed([{"a": "x", "b": 10**18}], ["a * b > 1"], ["a", "b"])
+    with pytest.raises(GridError, match="'x' is a text"):
+        allowed([{"a": 10**18, "b": "x"}], ["a * b > 1"], ["a", "b"])
 
 
 def test_too_large_a_grid_is_refused():

@@ -99,6 +99,15 @@ GRID = 'command = "true"\n[grid]\n"--a" = [1, 2]\n'
     "text, given, said",
     [
         ("a = ", {}, "is not TOML"),
+        pytest.param("a = " + "[" * 5000, {}, "is not TOML", id="nested"),
+        pytest.param("a = " + "9" * 5000, {}, "is not TOML", id="digits"),
+        pytest.param(GRID, {"grid": ("--a=" + "[" * 5000,)}, "is no list", id="nested axis"),
+        pytest.param(
+            'command = "true"\n[grid]\n"--a" = [9' + "0" * 4000 + "]",
+            {"where": ("a * a < 0",)},
+            "no point is left",
+            id="digits in an expression",
+        ),
         ('comand = "true"', {}, "there is no key comand"),
         ('command = "true"', {}, "there is nothing to vary"),
         ("[grid]\nb = [1]", {}, "there is no command"),

@@ -31,6 +31,10 @@ KPARAM_SIZE_SHIFT = 18
 KPARAM_V2_SIZE = 0xFFFF
 THREADS_LIMIT = 1024  # threads per block without __launch_bounds__, every architecture since sm_20
 
+# As much as the kernel info file holds, and far more than a GPU has.
+_MOST_THREADS_OR_REGISTERS = 0xFFFF
+_MOST_SHARED_BYTES = 0xFFFFFFFF
+
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL_BYTES = 24
 _SHT_SYMTAB = 2
@@ -62,10 +66,12 @@ def _text(data: bytes, at: int) -> str:
 
 def _sections(data: bytes) -> list[tuple[str, int, int, int, int]]:
     """(name, type, offset, size, link) of every section."""
-    if data[:4] != b"\x7fELF" or data[4] != 2:
+    if data[:5] != b"\x7fELF\x02":
         raise CubinError("not an ELF64 file")
     (table,) = struct.unpack_from("<Q", data, 0x28)
     entry_bytes, count, names_index = struct.unpack_from("<HHH", data, 0x3A)
+    if entry_bytes != _SECTION.size:  # with 0 one section would be read 65,535 times
+        raise CubinError(f"sections of {entry_bytes} bytes each")
     raw = [_SECTION.unpack_from(data, table + i * entry_bytes) for i in range(count)]
     names = raw[names_index][4]
     return [(_text(data, names + s[0]), s[1], s[4], s[5], s[6]) for s in raw]
@@ -124,7 +130,7 @@ def _read_kernels(data: bytes) -> list[KernelInfo]:
                     (registers if number == REGISTERS else stacks)[symbol_name(symbol)] = value
         elif name.startswith(_INFO):
             own.append((name[len(_INFO) :], *_own_attributes(data, offset, offset + size)))
-    return [
+    kernels = [
         KernelInfo(
             name,
             tuple(params),
@@ -136,6 +142,13 @@ def _read_kernels(data: bytes) -> list[KernelInfo]:
         )
         for name, params, param_bytes, threads in own
     ]
+    for kernel in kernels:
+        if (
+            max(kernel.max_threads, kernel.registers) > _MOST_THREADS_OR_REGISTERS
+            or kernel.static_shared_bytes > _MOST_SHARED_BYTES
+        ):
+            raise CubinError(f"damaged cubin: more than a GPU has, of {kernel.name}")
+    return kernels
 
 
 def _own_attributes(data: bytes, at: int, end: int) -> tuple[list[tuple[int, int]], int, int]:

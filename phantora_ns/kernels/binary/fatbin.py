@@ -104,7 +104,7 @@ class Survey:
 
 
 def _fatbin_section(data: mmap.mmap, path: Path) -> tuple[int, int]:
-    if data[:4] != b"\x7fELF" or data[4] != 2:
+    if data[:5] != b"\x7fELF\x02":
         raise FatbinError(f"{path}: not a 64-bit ELF library")
     try:
         (table,) = struct.unpack_from("<Q", data, 0x28)
@@ -182,6 +182,9 @@ class Unpacker:
             raise CubinError(f"damaged: {entry.code_bytes} bytes of code")
         if entry.flags & FLAG_ZSTD:
             try:
+                # a frame that says its size is unpacked whole, whatever max_output_size is
+                if zstandard.frame_content_size(code) > entry.code_bytes:
+                    raise CubinError("damaged: more code than the fat binary says")
                 return self._zstd.decompress(code, max_output_size=entry.code_bytes)
             except zstandard.ZstdError as error:
                 raise CubinError(f"damaged: {error}") from None
@@ -391,9 +394,13 @@ def write_kernel_info(
     Raises FatbinError (damaged library, or all of its code is packed in an unknown way), OSError
     (unreadable library, unwritable folder, full disk).
     """
-    found = survey(library_paths, arch)
+    libraries = [Path(path) for path in library_paths]
+    found = survey(libraries, arch)
     if found.unreadable and not found.kernels:
-        raise FatbinError(f"no code for sm_{arch} can be unpacked: it is packed in an unknown way")
+        names = ", ".join(path.name for path in libraries)
+        raise FatbinError(
+            f"{names}: no code for sm_{arch} can be read: it is damaged, or packed in an unknown way"
+        )
     data = pack_kernel_info(found.kernels.values(), arch)
     out = Path(out_path)
     handle, temporary = tempfile.mkstemp(prefix=out.name + ".", dir=out.parent)

@@ -106,6 +106,7 @@ def read_lines(lines: Iterable[str], name: Path | str) -> tuple[str, list[Run]]:
         ValueError,
         KeyError,
         TypeError,
+        OverflowError,
         RecursionError,
     ) as error:  # JSON's, SignatureError and DatabaseError are ValueErrors
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)

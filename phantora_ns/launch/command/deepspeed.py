@@ -97,11 +97,11 @@ def _read_hosts(path: str) -> dict[str, list[int]]:
             f"--hostfile {path} cannot be read: {error}; in the command; correct it"
         ) from error
     for line in lines:
-        found = re.match(r"(\S+)\s+slots=(\d+)", line)
+        found = re.match(r"(\S+)\s+slots=(\d{1,4})(?!\d)", line)
         if line and not line.startswith("#"):
             if not found or found[1] in hosts:
                 raise UsageError(
-                    f"--hostfile {path}: {line!r} is no new host with slots; in that file; write NAME slots=8"
+                    f"--hostfile {path}: {line!r:.200} is no new host with slots; in that file; write NAME slots=8"
                 )
             hosts[found[1]] = list(range(int(found[2])))
     if not hosts:

@@ -174,7 +174,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Value]]:
                 )
             )
         return json.loads(data[meta_at : meta_at + meta_bytes]), values
-    except (struct.error, ValueError) as error:
+    except (struct.error, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
 
 
