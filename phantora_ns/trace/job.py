@@ -81,7 +81,7 @@ def write_share(run_dir: Path, share: int, shares: int) -> Iterator[dict]:
         except FileNotFoundError as error:
             yield {
                 "file": name,
-                "failed": f"{error.filename} is missing: the hub ended before it wrote it",
+                "failed": f"its {Path(error.filename).suffix} file is missing: the hub ended before it wrote it",
             }
         except OSError as error:
             yield {"file": name, "failed": f"{error.strerror}: {error.filename}"}

@@ -43,6 +43,19 @@ def test_a_struck_run_ends_as_it_should(in_range, role, number, then):
     assert not run.wrong, f"{strike}: {run.wrong}\n{run.err}"
 
 
+@pytest.mark.slow
+def test_a_hub_that_is_killed_is_said_once_where_traces_are_written():
+    """Each rank's trace was said to be missing, too."""
+    folder = Path(tempfile.mkdtemp(prefix="pr-", dir="/tmp"))
+    try:
+        there = Range(folder, cheap(2, 100, shows=True))
+        strike = Strike("hub", Signal.SIGKILL, 0.8 * there.lives["hub"], 0.0, 0.0, None)
+        run = there.fire(strike)
+        assert run.code == 70 and not run.wrong, f"{run.wrong}\n{run.err}"
+    finally:
+        shutil.rmtree(folder)
+
+
 def test_what_another_program_shares_is_not_left_by_the_run():
     other = SharedMemory(create=True, size=1)
     name = other.name.removeprefix("/")

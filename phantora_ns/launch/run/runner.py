@@ -369,12 +369,15 @@ class Runner:
         signal ends it."""
         try:
             writers = TraceWriters(path, page=self._request.html is not None)
+            failure = self._outcome.failure
+            explained = failure is not None and failure.failed_by == "hub"
             while writers.busy:
                 if self._given_up(LOOK_S):
                     writers.stop()
+                    explained = True
             trace = self._request.trace
             quiet = self._request.quiet or trace is None or trace.folder is None
-            complete = writers.finish(quiet)
+            complete = writers.finish(quiet, explained)
         except (LaunchError, OSError) as error:
             is_file_error = isinstance(error, OSError)
             what = f"{error.strerror}; {error.filename}" if is_file_error else str(error)

@@ -68,9 +68,9 @@ class TraceWriters:
         for process in self._processes:
             process.kill()
 
-    def finish(self, quiet: bool) -> bool:
-        """Says what was written, once they have ended, unless `quiet`. False when a trace is
-        missing."""
+    def finish(self, quiet: bool, explained: bool) -> bool:
+        """Says what was written, once they have ended, unless `quiet`, and which traces are missing, unless the user
+        knows why (`explained`). False when one is missing."""
         entries: list[dict] = []
         failed = False
         for process in self._processes:
@@ -84,10 +84,10 @@ class TraceWriters:
             if "failed" in entry:
                 reasons.setdefault(entry["failed"], []).append(entry["file"])
         where = f"; in {self._folder}" if self._folder else "; the page has no timeline of them"
-        for reason, files in reasons.items():
+        for reason, files in reasons.items() if not explained else ():
             others = f" and {len(files) - 1} more" if len(files) > 1 else ""
             say(f"no trace {files[0]}{others}: {reason}{where}")
-        if failed:
+        if failed and not explained:
             say(
                 f"{self._logs - len(entries)} of {self._logs} traces were not written"
                 f"{where}; the writer's message, if it had one, is above"
