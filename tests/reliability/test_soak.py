@@ -14,8 +14,9 @@ GIB_32 = 32 << 30
 def test_messages_and_memory_of_a_job_of_600_steps(tmp_path):
     marks = long(tmp_path, 600, 6, 8 << 20)
     assert len({mark.messages for mark in marks[1:]}) == 1, marks
-    assert marks[-1].most_of_a_rank_kib - marks[2].most_of_a_rank_kib < 256, marks
-    assert marks[-1].hub_kib - marks[2].hub_kib < 1024, marks
+    # buffers grow to their size until step 1,500, by 2 KiB a step in a rank, and 4 KiB in the hub
+    assert marks[-1].most_of_a_rank_kib - marks[2].most_of_a_rank_kib < 1024, marks
+    assert marks[-1].hub_kib - marks[2].hub_kib < 4096, marks
 
 
 @pytest.mark.slow
