@@ -95,8 +95,9 @@ versions:
 # which the suite holds too: the watchdogs of 2.15 are others
 truth: build
 	@+$(PYTEST_TOO)
-	$(VENV)/bin/python -m pytest -m 'truth and not nightly' tests/truth tests/accuracy tests/intercept tests/fit
-	$(VENV)/bin/python -m pytest tests/torch/test_repeat.py tests/torch/test_clocks.py -k equal_to_the_byte
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m 'truth and not nightly' \
+		tests/truth tests/accuracy tests/intercept tests/fit
+	$(VENV)/bin/python -m pytest -n $(WORKERS) tests/torch/test_repeat.py tests/torch/test_clocks.py -k equal_to_the_byte
 
 # WORKERS: tests at once. Many of them wait, and most jobs that they start keep one core busy
 WORKERS = 2
@@ -132,9 +133,10 @@ conformance: build
 	@+$(PYTEST_TOO)
 	TORCH_DIST_USE_NCCL2=0 $(VENV)/bin/python -m bench.conformance.run $(CONFORMANCE)
 
-# What takes a night: every test, sanitizers, the conformance tests, the accuracy table
+# What takes a night: every test, other releases of torch, sanitizers, the conformance tests, the accuracy table
 nightly: build frameworks
 	$(MAKE) test-all
+	$(MAKE) versions
 	$(MAKE) sanitize-all
 	$(MAKE) conformance
 	$(MAKE) accuracy-nightly

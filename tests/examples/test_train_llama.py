@@ -69,7 +69,7 @@ def test_every_mode_on_one_node(phantora, root, mode, extra):
     assert "4 x NVIDIA H200" in done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_recomputation_trades_time_for_memory(phantora, root):
     def last(*extra):
         return steps(

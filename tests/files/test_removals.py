@@ -9,7 +9,7 @@ import pytest
 JOB = Path(__file__).parent / "deletions.py"
 
 
-@pytest.mark.parametrize("mode", ["auto", "none"])
+@pytest.mark.parametrize("mode", ["auto", pytest.param("none", marks=pytest.mark.nightly)])
 def test_an_earlier_rank_can_still_open_what_a_later_one_deletes(phantora, tmp_path, mode):
     job = "torchrun", "--nproc-per-node", 2, JOB, tmp_path, mode
     done = phantora("--quiet", "--host-time", mode, *job)

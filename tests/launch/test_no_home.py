@@ -48,7 +48,7 @@ def test_there_is_no_cache_and_the_doctor_says_so(nobody):
     assert "no cache" in done.stdout and "no home folder" in done.stdout, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_job_runs_without_a_home(nobody, tmp_path):
     job = "import torch; print(torch.zeros(3, device='cuda').sum().item())"
     done = nobody("-m", "phantora_ns", "--quiet", "--", sys.executable, "-c", job)

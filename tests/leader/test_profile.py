@@ -29,11 +29,9 @@ def machine(phantora, tmp_path_factory):
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(500)  # three runs of three ranks
-@pytest.mark.parametrize(
-    "isolation", [pytest.param("none", marks=pytest.mark.nightly), "namespaces"]
-)
+@pytest.mark.parametrize("isolation", ["none", "namespaces"])
 def test_ranks_lead_one_after_another_until_all_is_measured(phantora, machine, tmp_path, isolation):
     out, report = tmp_path / "times.sqlite", tmp_path / "report.json"
     job = ["torchrun", "--nproc-per-node", 3, HERE / "stages.py"]

@@ -43,7 +43,7 @@ def test_a_struck_run_ends_as_it_should(in_range, role, number, then):
     assert not run.wrong, f"{strike}: {run.wrong}\n{run.err}"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_hub_that_is_killed_is_said_once_where_traces_are_written():
     """Each rank's trace was said to be missing, too."""
     folder = Path(tempfile.mkdtemp(prefix="pr-", dir="/tmp"))

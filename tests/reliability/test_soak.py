@@ -19,13 +19,6 @@ def test_messages_and_memory_of_a_job_of_600_steps(tmp_path):
     assert marks[-1].hub_kib - marks[2].hub_kib < 4096, marks
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_eight_jobs_of_which_four_run_at_once(tmp_path_factory):
-    wrong = many(tmp_path_factory.mktemp("m"), 8, 4)
-    assert not wrong, "\n".join(wrong)
-
-
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_a_long_job_holds_no_more_from_step_to_step(tmp_path):
