@@ -237,8 +237,7 @@ const char *ph_hub_connect(void)
         welcome.at++;
         ph_read_bytes(&welcome, &n);
         const unsigned char *why = ph_read_bytes(&welcome, &n);
-        ph_die("the hub refuses this process: %.*s; if their versions differ, run make build",
-               (int)n, why ? (const char *)why : "");
+        ph_die("the hub refuses this process: %.*s", (int)n, why ? (const char *)why : "");
     }
     ph_reply_free(&welcome);
     ph_log_to(ph_send_diagnostic);

@@ -6,6 +6,7 @@ one list. Nothing here looks at what is installed (launch/machine/software.py do
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -46,8 +47,10 @@ class SupportedVersions:
         return f"{self.releases[-1].torch} to {self.releases[0].torch}"
 
 
+@functools.cache
 def supported_versions(file: Path = _FILE) -> SupportedVersions:
-    """What the list says. Raises ConfigError."""
+    """What the list says. It is read once: the hub reads it before the job starts, and needs it later. Raises
+    ConfigError."""
     data = read_toml(file)
     releases = []
     for version, entry in data["torch"].items():

@@ -56,7 +56,7 @@ class Clients:
     def admit(self, identity: bytes, version: int, info: dict[Any, Any]) -> Client:
         """Admits a client by its HELLO. Raises Refused."""
         if version != VERSION:
-            raise Refused(f"the hub speaks version {VERSION}, not {version}")
+            raise Refused(f"the hub speaks version {VERSION}, not {version}; run make build")
         name = info.get("shm")
         if type(name) is not str or not name or "/" in name or "\0" in name or name in (".", ".."):
             raise Refused("shm must name a file in the run directory's ranks folder")

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
+from phantora_ns.cures import cure_of
 from phantora_ns.protocol import (
     RANK_STATS,
     RANK_STATS_AT,
@@ -45,6 +46,11 @@ def lock_owner(descriptor: int) -> int | None:
     return None if kind == fcntl.F_UNLCK else max(pid, 0)
 
 
+def _unreadable(path: Path, error: OSError) -> str:
+    cure = cure_of(error, "the run directory must stay until the job has ended")
+    return f"{path}: {error.strerror}; {cure}"
+
+
 class StatsError(Exception):
     """A client's rank statistics are missing or malformed; the text says which."""
 
@@ -61,17 +67,19 @@ class SharedStats:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             self._descriptor = os.open(path, flags)
         except OSError as error:
-            raise StatsError(f"{path}: {error.strerror}") from None
+            raise StatsError(_unreadable(path, error)) from None
         try:
             self._map = mmap.mmap(self._descriptor, RANK_STATS.size, prot=mmap.PROT_READ)
         except (OSError, ValueError) as error:
             os.close(self._descriptor)
-            what = error.strerror if isinstance(error, OSError) else error
-            raise StatsError(f"{path}: {what}") from None
+            said = _unreadable(path, error) if isinstance(error, OSError) else f"{path}: {error}"
+            raise StatsError(said) from None
         self._words = memoryview(self._map).cast("Q")
         if (self._words[0], self._words[1]) != (RANK_STATS_MAGIC, RANK_STATS_VERSION):
             self.close()
-            raise StatsError(f"{path}: no rank statistics of version {RANK_STATS_VERSION}")
+            raise StatsError(
+                f"{path}: no rank statistics of version {RANK_STATS_VERSION}; run make build"
+            )
 
     def clock_ns(self, handled_seq: int) -> int | None:
         """The client's clock. None if a message sent since `handled_seq` may have made it

@@ -5,30 +5,10 @@ Rule: one line, `phantora-ns: WHAT; WHERE; WHAT TO DO`, on stderr. Stdout is the
 
 from __future__ import annotations
 
-import errno
 import sys
 
 EXIT_USAGE = 2
 EXIT_OURS = 70  # EX_SOFTWARE of sysexits.h: a failure of phantora-ns itself, not of the job
-
-
-_CURES = {
-    errno.EMFILE: "raise ulimit -n",
-    errno.ENFILE: "raise fs.file-max with sudo sysctl -w",
-    errno.EAGAIN: "raise ulimit -u, or end other processes",
-    errno.ENOMEM: "raise ulimit -v, or end other programs",
-    errno.ENOSPC: "make room there",
-    errno.EDQUOT: "make room in your quota",
-    errno.EFBIG: "raise ulimit -f",
-    errno.EIO: "look into dmesg for what is wrong with the disk",
-    errno.EROFS: "make it writable, or choose another place",
-}
-
-
-def cure_of(error: OSError, otherwise: str) -> str:
-    """What the user can do about the limit or disk that `error` speaks of; `otherwise` when it is
-    neither."""
-    return _CURES.get(error.errno or 0, otherwise)
 
 
 class PhantoraError(Exception):

@@ -1,6 +1,8 @@
 """What the hub answers and when: rendezvous, splits, queries in simulated time, conservative
 release, errors of the job."""
 
+import errno
+
 import pytest
 import zmq
 from client import (
@@ -8,6 +10,7 @@ from client import (
     SCATTER, SEND, STEP, SUM, Client, HubError, form,
 )  # fmt: skip
 
+from phantora_ns.hub.registry import SharedStats, StatsError
 from phantora_ns.protocol import KERNEL_TABLE_SLOT, VERSION, KernelTableSlot, Precision
 
 
@@ -24,6 +27,21 @@ def answered(client, request: int) -> bool:
 def test_a_version_that_the_hub_does_not_speak_is_refused(hub):
     client = Client(hub.run_dir, version=VERSION + 1)
     assert client.welcome[:2] == [1, -1] and "version" in client.welcome[2]["error"]
+    assert client.welcome[2]["error"].endswith("; run make build")
+
+
+def test_statistics_that_cannot_be_read_are_refused_with_a_cure(tmp_path, monkeypatch):
+    path = tmp_path / "0"
+    path.write_bytes(b"\0" * 4096)
+    with pytest.raises(StatsError, match="no rank statistics of version .*; run make build$"):
+        SharedStats(path)
+
+    def fails(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files", path)
+
+    monkeypatch.setattr("phantora_ns.hub.registry.os.open", fails)
+    with pytest.raises(StatsError, match="0: Too many open files; raise ulimit -n$"):
+        SharedStats(path)
 
 
 def test_a_rendezvous_is_one_nanosecond_after_its_last_member(hub):

@@ -375,6 +375,17 @@ def test_what_a_killed_writer_had_committed_is_there(tmp_path, root):
         )
 
 
+def test_a_file_that_is_damaged_meanwhile_is_an_error_of_ours(tmp_path):
+    recording = Recording(tmp_path / "a.sqlite", META)
+    recording.add(0, kernel(), None, [1])
+    recording.flush(now=True)
+    waiting = tmp_path / "a.sqlite-wal"
+    with waiting.open("r+b") as file:  # in place: the recording has it open
+        file.write(b"\xff" * waiting.stat().st_size)
+    with pytest.raises(DatabaseError, match=r"a\.sqlite: cannot be written"):
+        recording.close()
+
+
 def test_a_failed_commit_loses_nothing(tmp_path):
     with Recording(tmp_path / "a.sqlite", META) as recording:
         recording.add(0, kernel("before"), CONTEXT, [1])

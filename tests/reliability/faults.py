@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.reliability.runs import HERE, Job, Range, Run, cheap
+from tests.reliability.runs import HERE, PYTHON_STARTS, Job, Range, Run, cheap
 
 STEPS = 4
 SLOW_MS = 1500
@@ -35,7 +35,10 @@ MEMORY = ("mmap", "mmap64", "memfd_create", "mount")
 COUNTED = ("report: answers_past_sleepers",)
 OUR_ROLES = ("launcher", "hub", "sandbox", "guard", "sweep", "writer")
 # 1: the hub, or the interceptor, ended a rank, and its agent failed
-RIGHT_CODES = {role: (70, 2) for role in OUR_ROLES} | {"hub": (70, 2, 1)}
+# an agent that uses CUDA ends with 70 where its interceptor cannot go on, and with 1 where a rank cannot
+RIGHT_CODES = {role: (70, 2) for role in OUR_ROLES} | {"hub": (70, 2, 1), "agent": (70, 1)}
+TORCHRUNS_OWN = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+"""How torchrun's traceback ends when a rank has failed."""
 
 
 def errors_of(call: str) -> tuple[int, ...]:
@@ -145,8 +148,11 @@ class FaultRange(Range):
         return run
 
     def judge_fault(self, run: Run, fault: Fault) -> list[str]:
+        if fault.role == "launcher" and PYTHON_STARTS in run.err and run.code == 1:
+            return []  # nothing of ours has run yet
         wrong = []
-        if "Traceback" in run.err and (fault.role in OUR_ROLES or "phantora_ns/" in run.err):
+        tracebacks = run.err.count("Traceback") - run.err.count(TORCHRUNS_OWN)
+        if tracebacks > 0 and (fault.role in OUR_ROLES or "phantora_ns/" in run.err):
             wrong.append("a traceback")
         if run.code == 0 or run.struck is None or fault.error == 0:
             differences = self.differences(run, False)

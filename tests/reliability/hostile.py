@@ -27,6 +27,36 @@ def busy(machine: Machine) -> Machine:
     return replace(machine, variables={"JOB_BUSY_RANK": "1"})
 
 
+def memory_groups() -> Path | None:
+    """The control group of this process where groups with a limit of memory can be made; None: they cannot."""
+    own = {
+        controllers: path.lstrip("/")
+        for _, controllers, path in (
+            line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()
+        )
+    }
+    first = Path("/sys/fs/cgroup/memory", own["memory"]) if "memory" in own else None
+    second = Path("/sys/fs/cgroup", own.get("", ""))
+    control = second / "cgroup.subtree_control"
+    if first is None and control.is_file() and "memory" in control.read_text().split():
+        first = second
+    return first if first is not None and os.access(first, os.W_OK) else None
+
+
+def one_gigabyte(groups: Path) -> Machine:
+    """Where one rank takes memory until the kernel kills it."""
+    group = groups / f"phantora-test-{os.getpid()}"
+    limit = (
+        "memory.max" if (groups / "cgroup.subtree_control").exists() else "memory.limit_in_bytes"
+    )
+    script = (
+        f"set -e; mkdir {group}; echo 1000000000 >{group}/{limit}; set +e; "
+        f'(echo 0 >{group}/cgroup.procs; exec "$@"); code=$?; rmdir {group}; exit $code'
+    )
+    says = "rank 1 was killed by SIGKILL; the kernel has killed a process of this machine for lack of memory"
+    return Machine(("sh", "-c", script, "sh"), {"JOB_HUNGRY_RANK": "1"}, 1, says)
+
+
 def mounted(script: str, code: int = 0, says: str = "") -> Machine:
     """With other mounts, for which an ordinary user needs a user namespace."""
     script = f'set -e; mount --make-rprivate /; {script}; exec "$@"'
@@ -96,6 +126,8 @@ def machines(folder: Path) -> dict[str, Machine]:
         "other letters": b"n\xff",
         "a colon": b"a:",
     }
+    if (groups := memory_groups()) is not None:
+        found["one gigabyte of memory"] = one_gigabyte(groups)
     for what, name in names.items():
         path = os.path.join(os.fsencode(folder / "tmp"), name)
         os.makedirs(path, exist_ok=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.reliability.faults import STEPS, Fault, FaultRange, draw
-from tests.reliability.hostile import machines
+from tests.reliability.hostile import machines, memory_groups
 from tests.reliability.runs import led
 
 RUN_DIR = "ROOT/runtime/phantora-ns-*"
@@ -64,7 +64,18 @@ def on(in_range, name):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["files of 128 KiB", "64 KiB for the run", "TMPDIR with other letters", "a home to read"],
+    [
+        "files of 128 KiB",
+        "64 KiB for the run",
+        "TMPDIR with other letters",
+        "a home to read",
+        pytest.param(
+            "one gigabyte of memory",
+            marks=pytest.mark.skipif(
+                memory_groups() is None, reason="needs a control group of memory"
+            ),
+        ),
+    ],
 )
 def test_a_run_on_a_hostile_machine(in_range, name):
     wrong = on(in_range, name)

@@ -14,11 +14,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "phantora_ns"
 
-EVERYWHERE = {"protocol", "compressed", "home", "whole_file"}
-"""What every part may import: numbers and file layouts that C has as well (protocol/), and how files
-are compressed."""
+EVERYWHERE = {"protocol", "compressed", "cures", "home", "whole_file"}
+"""What every part may import: numbers and file layouts that C has as well (protocol/), how files are
+compressed, and what helps against errors of the operating system."""
 MAY_IMPORT = {
     "compressed": set(),
+    "cures": set(),
     "home": set(),
     "whole_file": set(),
     "protocol": set(),

@@ -178,7 +178,7 @@ class Recording:
             self.flush(now=True)
             # A reader keeps the file in WAL mode: nothing is missing then, and databases.merge
             # writes every file anew.
-            with suppress(sqlite3.OperationalError):
+            with reported(self.path, "written"), suppress(sqlite3.OperationalError):
                 self._connection.execute("PRAGMA busy_timeout = 0")
                 self._connection.execute("PRAGMA journal_mode = DELETE")
         finally:

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from phantora_ns.launch.errors import LaunchError, cure_of
+from phantora_ns.cures import cure_of
+from phantora_ns.launch.errors import LaunchError
 from phantora_ns.launch.machine.own_python import own_path
 from phantora_ns.launch.machine.scripts import interpreter
 

@@ -11,7 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from phantora_ns.launch.errors import EXIT_OURS, LaunchError, cure_of, say
+from phantora_ns.cures import cure_of
+from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
 from phantora_ns.launch.record import host_time, leaders, recorded_values
 from phantora_ns.launch.record import learned_host_times as learned_times
 from phantora_ns.launch.run.outcome import Verdict, signal_name
@@ -207,7 +208,9 @@ class Results:
             elif recording.is_file():
                 databases.add(into, [recording])
         except (DatabaseError, LaunchError) as error:
-            self._refused(into, f"what was recorded is not kept: {error}", error)
+            # the hub knows why its file is not whole
+            why = ((self.report or {}).get("leading") or {}).get("problem") or error
+            self._refused(into, f"what was recorded is not kept: {why}", error)
 
 
 def write_report(path: Path, report: dict[str, Any]) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 
 from phantora_ns.config import ConfigError
 from phantora_ns.hub.deaths import ENDS, memory_kills
-from phantora_ns.launch.errors import EXIT_OURS, LaunchError, cure_of, say
+from phantora_ns.cures import cure_of
+from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
 from phantora_ns.launch.machine.gpus import GpuLock, RealGpu
 from phantora_ns.launch.machine.sandbox import Message, Sandbox
 from phantora_ns.launch.record.host_speed import EVERY_S, HostSpeed

@@ -9,7 +9,7 @@ import errno
 import os
 import sqlite3
 
-from phantora_ns.launch.errors import cure_of
+from phantora_ns.cures import cure_of
 
 
 def system_error(error: BaseException | None) -> OSError | None:
