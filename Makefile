@@ -97,7 +97,7 @@ truth: build
 	@+$(PYTEST_TOO)
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m 'truth and not nightly' \
 		tests/truth tests/accuracy tests/intercept tests/fit
-	$(VENV)/bin/python -m pytest -n $(WORKERS) tests/torch/test_repeat.py tests/torch/test_clocks.py -k equal_to_the_byte
+	$(VENV)/bin/python -m pytest -n $(WORKERS) tests/torch/test_clocks.py -k equal_to_the_byte
 
 # WORKERS: tests at once. Many of them wait, and most jobs that they start keep one core busy
 WORKERS = 2

@@ -20,6 +20,7 @@ from phantora_ns.launch.command.options import RunOptions
 from phantora_ns.launch.errors import EXIT_OURS, UsageError, say
 from phantora_ns.launch.record.leaders import HOST, KERNELS, NONE, VALUES, parse_leaders
 from phantora_ns.launch.record.recorded_values import default_file, read
+from phantora_ns.launch.run.results import write_report
 from phantora_ns.launch.run.run_request import RunRequest, build_request
 from phantora_ns.launch.run.runner import Runner
 
@@ -172,7 +173,22 @@ def _run(first: RunRequest, rank: int, record: str, announcement: str) -> tuple[
     if problem is not None:
         say(f"{_NOTHING[record]} on rank {rank}: {problem}")
         code = EXIT_OURS
+        _report_failure(request, runner)
     return code, runner
+
+
+def _report_failure(request: RunRequest, runner: Runner) -> None:
+    """The job went well, but not the profile; the report must not say otherwise."""
+    if request.report is None or runner.report is None:
+        return
+    try:
+        write_report(
+            request.report, runner.report | {"exit_code": EXIT_OURS, "failed_by": "launcher"}
+        )
+    except OSError as error:
+        say(
+            f"the report says exit code 0 and cannot be changed: {error.strerror}; {request.report}"
+        )
 
 
 def _ranks(ranks: Sequence[int]) -> str:

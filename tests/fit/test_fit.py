@@ -77,6 +77,7 @@ def test_a_job_that_does_not_fit_is_told_how_much_is_missing(fit):
     )
 
 
+@pytest.mark.nightly
 def test_it_says_the_same_each_time(fit):
     words = ["--json", "torchrun", "--nproc-per-node", 2, TUTORIAL, "--width", 128, "--layers", 1]
     assert fit(*words, code=0).stdout == fit(*words, code=0).stdout

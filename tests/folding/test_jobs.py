@@ -20,7 +20,7 @@ def report_of(phantora, path, *arguments):
 @pytest.mark.parametrize(
     "fold, nodes, each, job",
     [
-        ("2", 6, 2, ("parallel.py",)),
+        ("2", 5, 2, ("parallel.py",)),
         pytest.param("2", 8, 2, ("parallel.py",), marks=pytest.mark.nightly),
         pytest.param("2", 8, 2, ("parallel.py", "bound"), marks=pytest.mark.nightly),
         pytest.param(
@@ -63,7 +63,7 @@ def test_every_rank_takes_the_time_that_it_takes_unfolded(
         pytest.param("gloo", "goes over real sockets", marks=pytest.mark.nightly),
         pytest.param("odd", "a group of the ranks 0, 1, 2, 3", marks=pytest.mark.nightly),
         pytest.param("differ", "after other work", marks=pytest.mark.nightly),
-        ("last", "ends with"),
+        pytest.param("last", "ends with", marks=pytest.mark.nightly),
     ],
 )
 def test_what_cannot_be_folded_is_refused_in_words(phantora, tmp_path, what, said):
@@ -84,6 +84,7 @@ def test_a_job_that_cannot_be_folded_says_why_and_runs(phantora, tmp_path):
     assert done.stdout.count("has ended") == 2
 
 
+@pytest.mark.nightly
 def test_the_exit_code_of_absent_ranks_is_their_representatives(phantora, tmp_path):
     script = tmp_path / "ends.py"
     script.write_text("import os, sys; sys.exit(int(os.environ['RANK'] == '3') * 7)\n")

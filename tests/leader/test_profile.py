@@ -147,18 +147,12 @@ def test_a_job_without_a_leader_says_why(machine, tmp_path):
     script = tmp_path / "isolated.sh"
     script.write_text(f"exec {sys.executable} -I -c 'pass'\n")
     done = machine(
-        "profile",
-        "--isolation",
-        "none",
-        "-o",
-        tmp_path / "times.sqlite",
-        "--gpus-per-node",
-        1,
-        "--",
-        "sh",
-        script,
+        *("profile", "--isolation", "none", "-o", tmp_path / "times.sqlite"),
+        *("--report", tmp_path / "report.json", "--gpus-per-node", 1, "--", "sh", script),
     )
     assert (
         done.returncode == 70
         and "nothing was measured on rank 0: no process of the job became its leader" in done.stderr
     )
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["exit_code"], report["failed_by"]) == (70, "launcher")

@@ -55,6 +55,7 @@ echo >"$2"
     }
 
 
+@pytest.mark.nightly
 def test_a_second_build_does_nothing(root, tmp_path):
     where = {"LIB": tmp_path / "lib", "OBJ": tmp_path / "obj", "CXX": "no-such-compiler"}
     first = make(root, "native", **where)

@@ -105,6 +105,7 @@ def test_auto_repeats_to_the_byte_from_the_second_run_on(phantora, root, tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_what_watchdogs_see_in_two_runs_is_equal_to_the_byte(phantora):
     def results():
         job = ("torchrun", "--nproc-per-node", 2, JOBS / "seconds.py")
