@@ -91,13 +91,11 @@ smoke: build
 versions:
 	$(PYTHON) tools/versions.py $(VERSIONS)
 
-# What was measured under torch 2.11.0, such as peak memory: other releases skip it. And runs that must repeat to the byte,
-# which the suite holds too: the watchdogs of 2.15 are others
+# What was measured under torch 2.11.0, such as peak memory: other releases skip it
 truth: build
 	@+$(PYTEST_TOO)
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m 'truth and not nightly' \
 		tests/truth tests/accuracy tests/intercept tests/fit
-	$(VENV)/bin/python -m pytest -n $(WORKERS) tests/torch/test_clocks.py -k equal_to_the_byte
 
 # WORKERS: tests at once. Many of them wait, and most jobs that they start keep one core busy
 WORKERS = 2
