@@ -250,6 +250,11 @@ def test_the_doctor_names_the_state(launch, environment):
     )
 
 
+def test_the_list_is_read_once():
+    """The hub needs it again while the job runs, when a file may not be readable any more."""
+    assert supported_versions() is supported_versions()
+
+
 def test_the_list_is_in_order_and_complete(root, tmp_path):
     releases = supported_versions().releases
     numbers = [tuple(map(int, release.torch.split("."))) for release in releases]
