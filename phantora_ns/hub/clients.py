@@ -59,7 +59,9 @@ class Clients:
             raise Refused(f"the hub speaks version {VERSION}, not {version}; run make build")
         name = info.get("shm")
         if type(name) is not str or not name or "/" in name or "\0" in name or name in (".", ".."):
-            raise Refused("shm must name a file in the run directory's ranks folder")
+            raise Refused(
+                "shm must name a file in the run directory's ranks folder; run make build"
+            )
         try:
             stats = SharedStats(self._stats_dir / name)
         except StatsError as error:

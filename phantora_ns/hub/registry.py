@@ -46,7 +46,9 @@ def lock_owner(descriptor: int) -> int | None:
     return None if kind == fcntl.F_UNLCK else max(pid, 0)
 
 
-def _unreadable(path: Path, error: OSError) -> str:
+def _unreadable(path: Path, error: OSError | ValueError) -> str:
+    if isinstance(error, ValueError):  # too short: another version wrote it
+        return f"{path}: {error}; run make build"
     cure = cure_of(error, "the run directory must stay until the job has ended")
     return f"{path}: {error.strerror}; {cure}"
 
@@ -72,8 +74,7 @@ class SharedStats:
             self._map = mmap.mmap(self._descriptor, RANK_STATS.size, prot=mmap.PROT_READ)
         except (OSError, ValueError) as error:
             os.close(self._descriptor)
-            said = _unreadable(path, error) if isinstance(error, OSError) else f"{path}: {error}"
-            raise StatsError(said) from None
+            raise StatsError(_unreadable(path, error)) from None
         self._words = memoryview(self._map).cast("Q")
         if (self._words[0], self._words[1]) != (RANK_STATS_MAGIC, RANK_STATS_VERSION):
             self.close()

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from phantora_ns.cures import cure_of
 from phantora_ns.kernels.database import databases
 from phantora_ns.launch.command.options import RunOptions
 from phantora_ns.launch.errors import EXIT_OURS, UsageError, say
@@ -186,8 +187,9 @@ def _report_failure(request: RunRequest, runner: Runner) -> None:
             request.report, runner.report | {"exit_code": EXIT_OURS, "failed_by": "launcher"}
         )
     except OSError as error:
+        cure = cure_of(error, "run it again")
         say(
-            f"the report says exit code 0 and cannot be changed: {error.strerror}; {request.report}"
+            f"the report says exit code 0 and cannot be changed: {error.strerror}; {request.report}; {cure}"
         )
 
 

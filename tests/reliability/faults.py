@@ -36,7 +36,7 @@ MEMORY = ("mmap", "mmap64", "memfd_create", "mount")
 COUNTED = ("report: answers_past_sleepers",)
 OUR_ROLES = ("launcher", "hub", "sandbox", "guard", "sweep", "writer")
 # 1: the hub, or the interceptor, ended a rank, and its agent failed
-# an agent that uses CUDA ends with 70 where its interceptor cannot go on, and with 1 where a rank cannot
+# an agent ends with 70 when the fault hits its own interceptor, and with 1 when a rank has failed
 RIGHT_CODES = {role: (70, 2) for role in OUR_ROLES} | {"hub": (70, 2, 1), "agent": (70, 1)}
 TORCHRUNS_OWN = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
 """How torchrun's traceback ends when a rank has failed."""
@@ -160,7 +160,7 @@ class FaultRange(Range):
             # a run that prints a warning may also have one more in its report
             told = (*COUNTED, "report: warnings") if "warning: " in run.err else COUNTED
             return wrong + [one for one in differences if not one.startswith(told)]
-        # a rank whose start-up hook cannot be read runs without it, so nothing is recorded
+        # 70: without its start-up hook the rank does not lead, and a profile that recorded nothing fails
         right = (1, 70) if self.job.led and fault.role == "rank" else (1,)
         if run.code not in RIGHT_CODES.get(fault.role, right):
             wrong.append(f"exit code {run.code}")

@@ -21,9 +21,9 @@ STEPS = 100
 
 @pytest.fixture
 def folder():
-    """A short path that every user may enter."""
+    """A short path that both users share as they do /tmp."""
     path = Path(tempfile.mkdtemp(prefix="pu-", dir="/tmp"))
-    path.chmod(0o755)
+    path.chmod(0o1777)
     yield path
     shutil.rmtree(path)
 
@@ -38,23 +38,23 @@ def test_two_users_run_a_job_at_once(folder):
         for path in (home, home / "reports"):
             path.mkdir()
             os.chown(path, owner, owner)
-        command = [
-            *("env", f"HOME={home}", "XDG_DATA_HOME=", "XDG_CACHE_HOME="),
-            *cheap(1, STEPS).started_by(home),
-        ]
+        command = cheap(1, STEPS).started_by(home)
         environment = {
             **os.environ,
             MARK: mark,
+            "HOME": str(home),
+            "TMPDIR": str(folder),
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONPATH": str(ROOT),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
-        environment.pop("XDG_RUNTIME_DIR", None)  # so both use TMPDIR
+        for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"):
+            environment.pop(name, None)
         runs.append(
             subprocess.Popen(
                 unprivileged(command, folder) if owner else command,
                 cwd=ROOT,
-                env={**environment, "TMPDIR": "/tmp"},
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

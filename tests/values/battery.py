@@ -531,6 +531,14 @@ def compare(name, function):
                 yield f"run {attempt}, result {i}: expected {a}, not {b}"
 
 
+def wrong_with(function, *arguments):
+    """What a case yields; an exception is wrong too."""
+    try:
+        return list(function(*arguments))
+    except Exception as error:
+        return [f"{type(error).__name__}: {error}"]
+
+
 def large_results():
     """Large tensors have no values; what small results are made of them must be zero, and never
     what lay there before."""
@@ -591,10 +599,7 @@ def main():
     for name, function in functions.items():
         if wanted and name not in wanted:
             continue
-        try:
-            outcome[name] = list(function())
-        except Exception as error:
-            outcome[name] = [f"{type(error).__name__}: {error}"]
+        outcome[name] = wrong_with(function)
     print("BATTERY " + json.dumps(outcome))
 
 

@@ -38,7 +38,7 @@ def libraries(root, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def program(libraries, tmp_path_factory):
-    """Python, linked with ThreadSanitizer and with the interceptor."""
+    """A Python interpreter that is linked with ThreadSanitizer's runtime and the interceptor; its path."""
     made = tmp_path_factory.mktemp("program") / "python"
     found = [f"-I{sysconfig.get_config_var('INCLUDEPY')}", f"-Wl,-rpath,{PYTHON.parent}"]
     command = ["cc", thread_sanitizer.SANITIZE, "-no-pie", "-g", *found, "-o", made]

@@ -1,5 +1,8 @@
-"""Runs under ThreadSanitizer, which sees each access of the values library to shared state that no lock orders:
-threads that run the same small operators at once, forward and backward. Prints how many results differ from the CPU's.
+"""Threads that run the same small operators at once, forward and backward. Prints a JSON list of the results that
+differ from the CPU's.
+
+Why it exists: under ThreadSanitizer (test_races.py) it reports what the values library shares between threads without
+a lock.
 """
 
 import json
@@ -20,10 +23,7 @@ def run(number, together, wrong):
     first = number * len(names) // THREADS
     together.wait()
     for name in names[first:] + names[:first]:
-        try:
-            wrong += battery.compare(name, battery.CASES[name])
-        except Exception as error:
-            wrong.append(f"{name}: {type(error).__name__}: {error}")
+        wrong += battery.wrong_with(battery.compare, name, battery.CASES[name])
 
 
 def main():

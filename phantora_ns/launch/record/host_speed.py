@@ -16,8 +16,8 @@ from phantora_ns.kernels.database.host_samples import Reference
 from phantora_ns.protocol import HOST_SAMPLES_FILE, HOST_SAMPLES_HEADER_AT
 
 REFERENCE = Reference(probe_ns=2_100_000, early_ns=300_000, early_permille=850)
-"""A middle H200 server. The probe's time is the mean over seven; the share of the early part was chosen by four
-calibration jobs (docs/host-time.md#the-speed-of-a-machine)."""
+"""A middle H200 server. The probe's time is the mean over seven; the share of the early part was chosen
+by calibration jobs (docs/host-time.md#the-speed-of-a-machine)."""
 EVERY_S = 0.1
 _FAR = 4
 """What takes so many times the median is an interruption."""

@@ -20,8 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from phantora_ns.hub.deaths import ERROR
 from phantora_ns.cures import cure_of
+from phantora_ns.hub.deaths import ERROR
 from phantora_ns.launch.errors import LaunchError
 from phantora_ns.launch.machine.installation import SANDBOX
 from phantora_ns.protocol import RANK_STATS_FILE

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from phantora_ns.config import ConfigError
-from phantora_ns.hub.deaths import ENDS, memory_kills
 from phantora_ns.cures import cure_of
+from phantora_ns.hub.deaths import ENDS, memory_kills
 from phantora_ns.launch.errors import EXIT_OURS, LaunchError, say
 from phantora_ns.launch.machine.gpus import GpuLock, RealGpu
 from phantora_ns.launch.machine.sandbox import Message, Sandbox
