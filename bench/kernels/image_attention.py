@@ -1,0 +1,63 @@
+"""Attention of images with themselves and with a text, of few and of many images, as a job that a leader records.
+
+    phantora-ns profile --record kernels --leaders 0 --name image-attention -o FILE torchrun
+    --nproc-per-node 1 -m bench.kernels.image_attention [--seconds 100]
+
+Why it exists: what was recorded of attention with many tokens was of four images, and laws fitted to that were 8 % off
+for 24 (docs/accuracy.md). No size is one of bench/frameworks or bench/zoo. The cases are shuffled; pauses as long as
+the work keep the GPU cool. A case that fails is named and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+
+from bench.kernels.operators import both, tensor
+from bench.kernels.rested import Work, main, shuffled
+
+WIDTHS_OF_HEADS = (8, 16, 32, 40, 80, 160)
+TOKENS = (100, 196, 400, 784, 1296, 2304, 3600)
+IMAGES = (3, 12, 20, 40, 72)
+CHANNELS = (160, 320, 640, 1280)
+TEXT = 77
+MOST_SCORES = 1 << 34
+"""Of an attention, over all heads: what takes longer than 0.2 s is left out."""
+HALF, HALF_16 = torch.bfloat16, torch.float16
+
+
+def attention(width: int, tokens: int, channels: int, dtype: torch.dtype) -> Iterator[Work]:
+    """Queries, keys and values as diffusers makes them: views of rows, in which a head's tokens lie apart."""
+    heads = channels // width
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k, v = (x.view(len(x), -1, heads, width).transpose(1, 2) for x in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v)
+
+    for count in IMAGES:
+        for what, length in (("itself", tokens), ("a text", TEXT)):
+            if count * heads * tokens * length > MOST_SCORES:
+                continue
+            q = tensor(count, tokens, channels, dtype=dtype, grad=True)
+            k, v = (tensor(count, length, channels, dtype=dtype, grad=True) for _ in range(2))
+            yield f"{count} attend to {what}", both(attend, q, k, v)
+
+
+def cases() -> Iterator[Work]:
+    chosen: list = [
+        (
+            f"{width} {tokens} {channels} {dtype}",
+            lambda w=width, t=tokens, c=channels, d=dtype: attention(w, t, c, d),
+        )
+        for width in WIDTHS_OF_HEADS
+        for tokens in TOKENS
+        for channels in CHANNELS
+        for dtype in ((HALF, HALF_16) if channels == 320 else (HALF,))
+    ]
+    return shuffled(chosen)
+
+
+if __name__ == "__main__":
+    main(__doc__, cases)
