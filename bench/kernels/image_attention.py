@@ -1,4 +1,4 @@
-"""Attention of images with themselves and with a text, of few and of many images, as a job that a leader records.
+"""Attention of images to themselves and to a text, for small and large batches, as a job that a leader records.
 
     phantora-ns profile --record kernels --leaders 0 --name image-attention -o FILE torchrun
     --nproc-per-node 1 -m bench.kernels.image_attention [--seconds 100]
@@ -24,25 +24,33 @@ IMAGES = (3, 12, 20, 40, 72)
 CHANNELS = (160, 320, 640, 1280)
 TEXT = 77
 MOST_SCORES = 1 << 34
-"""Of an attention, over all heads: what takes longer than 0.2 s is left out."""
+"""Of an attention, over all heads. Larger ones are left out, since they take too long."""
 HALF, HALF_16 = torch.bfloat16, torch.float16
 
 
-def attention(width: int, tokens: int, channels: int, dtype: torch.dtype) -> Iterator[Work]:
-    """Queries, keys and values as diffusers makes them: views of rows, in which a head's tokens lie apart."""
+def of_images(
+    count: int, tokens: int, channels: int, width: int, dtype: torch.dtype, most_scores: int
+) -> Iterator[Work]:
+    """`count` images attend to themselves and to a text. Queries, keys and values are made as diffusers makes them:
+    views of rows, so a head's tokens are not contiguous."""
     heads = channels // width
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         q, k, v = (x.view(len(x), -1, heads, width).transpose(1, 2) for x in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v)
 
+    for what, length in (("itself", tokens), ("a text", TEXT)):
+        if count * heads * tokens * length > most_scores:
+            continue
+        q = tensor(count, tokens, channels, dtype=dtype, grad=True)
+        k, v = (tensor(count, length, channels, dtype=dtype, grad=True) for _ in range(2))
+        yield f"attention to {what}", both(attend, q, k, v)
+
+
+def attention(width: int, tokens: int, channels: int, dtype: torch.dtype) -> Iterator[Work]:
     for count in IMAGES:
-        for what, length in (("itself", tokens), ("a text", TEXT)):
-            if count * heads * tokens * length > MOST_SCORES:
-                continue
-            q = tensor(count, tokens, channels, dtype=dtype, grad=True)
-            k, v = (tensor(count, length, channels, dtype=dtype, grad=True) for _ in range(2))
-            yield f"{count} attend to {what}", both(attend, q, k, v)
+        for name, run in of_images(count, tokens, channels, width, dtype, MOST_SCORES):
+            yield f"{count} images, {name}", run
 
 
 def cases() -> Iterator[Work]:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 import torch
 import torch.nn.functional as F
 
+from bench.kernels.image_attention import of_images
 from bench.kernels.operators import both, tensor
 from bench.kernels.rested import Work, main, shuffled
 from bench.kernels.varied import image
@@ -45,7 +46,6 @@ IMAGES = (
 """Images, channels, pixels of a side."""
 WIDTHS_OF_HEADS = (8, 16, 32, 40, 80, 160)
 TOKENS = (144, 400, 1296, 2304)
-TEXT = 77
 GROUPS = 32
 MOST_SCORES = 1 << 31
 """Of an attention, over all heads."""
@@ -134,23 +134,9 @@ def convolutions(
 
 
 def attention(width: int, tokens: int, dtype: torch.dtype) -> Iterator[Work]:
-    """Queries, keys and values as diffusers makes them: views of rows, in which a head's tokens lie apart."""
     for channels in (320, 640):
-        heads = channels // width
         for count in (4, 24):
-            for what, length in (("itself", tokens), ("a text", TEXT)):
-                if count * heads * tokens * length > MOST_SCORES:
-                    continue
-                q = tensor(count, tokens, channels, dtype=dtype, grad=True)
-                k, v = (tensor(count, length, channels, dtype=dtype, grad=True) for _ in range(2))
-
-                def attend(
-                    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, n: int = heads
-                ) -> torch.Tensor:
-                    q, k, v = (x.view(len(x), -1, n, width).transpose(1, 2) for x in (q, k, v))
-                    return F.scaled_dot_product_attention(q, k, v)
-
-                yield f"attention to {what}", both(attend, q, k, v)
+            yield from of_images(count, tokens, channels, width, dtype, MOST_SCORES)
 
 
 def cases() -> Iterator[Work]:

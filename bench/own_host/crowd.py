@@ -2,7 +2,7 @@
 
     python -m bench.own_host.crowd OUT.jsonl [--most 16] [--rounds 6] [--seconds 2.5]
 
-Why it exists: a job of eight ranks keeps eight cores of a host busy, which share its last caches, its memory and its
+Why it exists: a job of eight ranks keeps eight cores of a host busy, which share its last-level cache, memory and
 power. The reference machine of host time (`launch/record/host_speed.py`) was measured beside jobs of one and two ranks.
 Each worker is a process that trains a small model on its CPU with one thread: a framework's code, and hardly any
 arithmetic. In a round 1, 2, 4, ... of them run at once, drawn at random. A line of OUT is a worker's round: the
@@ -25,7 +25,7 @@ STEPS_PER_PROBE = 4
 
 
 def work() -> None:
-    """Trains for as many seconds as each line of standard input says, and answers with a line."""
+    """A worker: each line of standard input says for how many seconds to train, and gets a line of results."""
     import torch
 
     from phantora_ns.launch.record.host_probe import probe
@@ -67,7 +67,8 @@ def work() -> None:
 class Worker:
     """A process that runs `work`."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self) -> None:
+        command = [sys.executable, "-c", "from bench.own_host.crowd import work; work()"]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
         self._in, self._out = self._process.stdin, self._process.stdout
@@ -78,7 +79,7 @@ class Worker:
         self._in.flush()
 
     def says(self) -> str:
-        """Its next line, empty when it has ended."""
+        """The next line that it prints; empty if it has ended."""
         assert self._out is not None
         return self._out.readline()
 
@@ -107,19 +108,13 @@ def show(rows: list[dict]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out", type=Path, nargs="?")
+    parser.add_argument("out", type=Path)
     parser.add_argument("--most", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=2.5)
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.worker:
-        return work()
-    if options.out is None:
-        parser.error("name the file for the results")
     counts = [1 << n for n in range(options.most.bit_length()) if 1 << n <= options.most]
-    command = [sys.executable, "-m", "bench.own_host.crowd", "--worker"]
-    workers = [Worker(command) for _ in range(options.most)]
+    workers = [Worker() for _ in range(options.most)]
     for worker in workers:
         if worker.says() != "ready\n":
             raise SystemExit("a worker did not start; its reason is above")
