@@ -3,7 +3,8 @@ contention model makes of both.
 
 Why it exists: pairs of one kernel and one collective in short bursts are not a training step, where
 the power limit has taken part of what contention would. What a kernel takes when a collective
-covers it is compared with launches of the same kernel, in the same step, that none touches. A trace
+covers it is compared with launches of the same kernel, in the same step, that none touches. Both are
+launches beside which no other stream computes: that costs time, too (two_kernels.py). A trace
 holds one rank, so the time of a collective in it contains the wait for the others.
 """
 
@@ -33,7 +34,7 @@ STEADY = 1.3  # uncovered launches that differ by more are not of one kind
 
 class Launch(NamedTuple):
     """One kernel: what tells equal launches, its class, its product if it is one, and when it ran,
-    in ns of the trace's clock."""
+    in ns of the trace's clock. `computed_ns`: how long another stream computed meanwhile."""
 
     key: tuple
     bound_by: int
@@ -41,6 +42,11 @@ class Launch(NamedTuple):
     begin_ns: int
     end_ns: int
     covered_ns: int
+    computed_ns: int
+
+    @property
+    def computes_alone(self):
+        return self.computed_ns <= FREE * (self.end_ns - self.begin_ns)
 
 
 class Collective(NamedTuple):
@@ -104,10 +110,16 @@ class Step:
         for number, event in enumerate(nccl):
             self.busy.put(number, *nanoseconds(event))
         self.spans = _union(nanoseconds(event) for event in nccl)
+        computing = [e for e in gpu if not e["name"].startswith("ncclDev")]
+        busy = defaultdict(list)
+        for event in computing:
+            busy[event["args"]["stream"]].append(nanoseconds(event))
+        self.others = {
+            stream: _union(one for other in busy if other != stream for one in busy[other])
+            for stream in busy
+        }
         self.launches = [
-            self._launch(e, operators.get(e["args"].get("External id")))
-            for e in gpu
-            if e not in nccl
+            self._launch(e, operators.get(e["args"].get("External id"))) for e in computing
         ]
 
     @staticmethod
@@ -146,7 +158,9 @@ class Step:
             and operator["name"] in GEMM_OPERATORS
         )
         product = gemm_fields(operator, "tf32" in event["name"]) if plain else None
-        return Launch(key, bound_by, product, *begin_end, _covered(self.spans, *begin_end))
+        computed_ns = _covered(self.others[arguments["stream"]], *begin_end)
+        covered_ns = _covered(self.spans, *begin_end)
+        return Launch(key, bound_by, product, *begin_end, covered_ns, computed_ns)
 
     @cached_property
     def alone(self):
@@ -154,7 +168,9 @@ class Step:
         they agree."""
         found = defaultdict(list)
         for launch in self.launches:
-            if launch.covered_ns <= FREE * (launch.end_ns - launch.begin_ns):
+            if launch.computes_alone and launch.covered_ns <= FREE * (
+                launch.end_ns - launch.begin_ns
+            ):
                 found[launch.key].append(launch.end_ns - launch.begin_ns)
         return {
             key: statistics.median(ns)
@@ -167,7 +183,7 @@ class Step:
         `permille` as in KernelContention."""
         found = defaultdict(list)
         for launch in self.launches:
-            if launch.covered_ns > (COVERED if covered_only else FREE) * (
+            if launch.computes_alone and launch.covered_ns > (COVERED if covered_only else FREE) * (
                 launch.end_ns - launch.begin_ns
             ):
                 found[launch.key].append(launch)

@@ -41,11 +41,23 @@ static const struct field {
     size_t offset;
 } fields[] = {
 #define FIELD(name, kind) {#name, kind, offsetof(struct ph_device_spec, name)}
-    FIELD(name, TEXT),           FIELD(memory_bytes, U64),  FIELD(context_bytes, U64),
-    FIELD(comm_bytes, U64),      FIELD(compute_major, INT), FIELD(compute_minor, INT),
-    FIELD(multiprocessors, INT), FIELD(nvlinks, INT),       FIELD(launch_latency_ns, U64),
-    FIELD(kernel_gap_ns, U64),   FIELD(crowd_gap_ns, U64),  FIELD(graph_gap_ns, U64),
-    FIELD(graph_launch_ns, U64), FIELD(graph_node_ns, U64), FIELD(launch_queue, U64),
+    FIELD(name, TEXT),
+    FIELD(memory_bytes, U64),
+    FIELD(context_bytes, U64),
+    FIELD(comm_bytes, U64),
+    FIELD(compute_major, INT),
+    FIELD(compute_minor, INT),
+    FIELD(multiprocessors, INT),
+    FIELD(nvlinks, INT),
+    FIELD(launch_latency_ns, U64),
+    FIELD(kernel_gap_ns, U64),
+    FIELD(crowd_gap_ns, U64),
+    FIELD(graph_gap_ns, U64),
+    FIELD(graph_launch_ns, U64),
+    FIELD(graph_node_ns, U64),
+    FIELD(launch_queue, U64),
+    FIELD(other_stream_permille, U64),
+    FIELD(other_stream_lists_permille, U64),
 #undef FIELD
 };
 enum { FIELDS = sizeof fields / sizeof fields[0] };

@@ -24,7 +24,7 @@ enum {
     EVENT_MAGIC = 0x50484556,
     DEVICES = 8,
     STREAM_NON_BLOCKING = 1,
-    FILLS_LEAST_NS = 20000, /* a shorter copy leaves multiprocessors free */
+    FILLS_LEAST_NS = 20000, /* shorter work leaves multiprocessors free */
     MOST_KERNELS = 1024     /* of one stream between cuts */
 };
 static uint64_t next_stream = 16;
@@ -216,13 +216,39 @@ static void trace_work(const struct ph_stream *stream, uint64_t duration_ns, uin
     ph_trace_work_locked(&work, terms, (size_t)stream->expr.count * sizeof *terms);
 }
 
+/* Kernels of two streams share the GPU (bench/contention/two_kernels.py): those that are queued on
+ * the stream that computes take longer by a share of a kernel on another stream. The cost is put
+ * where the queue ends, so it lies late by what the host is ahead, and is nothing if the stream
+ * waits for this kernel. A GPU with nothing queued at that kernel's begin has no such cost.
+ * `begin`: before which the kernel does not begin. */
+static void share_locked(const struct ph_stream *stream, const struct ph_time *time,
+                         uint64_t duration_ns, uint64_t begin)
+{
+    struct ph_stream *compute = busiest[stream->device];
+    if (duration_ns < FILLS_LEAST_NS || time->class == PH_KERNEL_CLASS_COPY || !compute ||
+        compute == stream || begin > ph_expr_lower(&compute->expr))
+        return;
+    bool lists = time->class == PH_KERNEL_CLASS_OPTIMIZER;
+    const struct ph_device_spec *spec = ph_spec();
+    uint64_t cost_ns = duration_ns *
+                       (lists ? spec->other_stream_lists_permille : spec->other_stream_permille) /
+                       1000;
+    if (compute->kernels >= MOST_KERNELS) cut_locked(compute);
+    compute->kernels++;
+    ph_expr_run(&compute->expr, (int64_t)cost_ns, 0);
+    compute->position += (int64_t)cost_ns;
+}
+
 void ph_run_locked(struct ph_stream *stream, struct ph_time time)
 {
     struct ph_clocked clocked = ph_power_run_locked(stream->device, &time);
     uint64_t duration_ns = ph_gpu_fault_slows(stream->device, clocked.duration_ns, ph_clock());
     uint64_t contention_ns = duration_ns * time.contention_permille / 1000;
     if (!launches_graph) ph_queue_wait_locked(stream, time.queue_slots);
+    uint64_t begin = ph_expr_lower(&stream->expr);
+    if (begin < ph_clock()) begin = ph_clock();
     run_locked(stream, duration_ns, contention_ns);
+    share_locked(stream, &time, duration_ns, begin);
     if (time.class != PH_KERNEL_CLASS_COPY)
         stream->kernel_begin = ph_expr_lower(&stream->expr) - duration_ns;
     if (!launches_graph) ph_queue_push_locked(stream, time.queue_slots, duration_ns, contention_ns);

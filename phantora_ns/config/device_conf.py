@@ -33,6 +33,8 @@ def device_lines(gpu: GpuModel, nodes: int = 1) -> list[str]:
         "graph_launch_ns": host.graph_launch_ns,
         "graph_node_ns": host.graph_node_ns,
         "launch_queue": host.launch_queue,
+        "other_stream_permille": round(1000 * gpu.contention.other_stream),
+        "other_stream_lists_permille": round(1000 * gpu.contention.other_stream_lists),
     }
     return (
         [f"{key} {value}" for key, value in fields.items()]

@@ -27,6 +27,8 @@ class Contention:
     attention: float
     collective: float  # communication, beside compute
     held: int  # multiprocessors that a collective holds: one a channel
+    other_stream: float  # what compute costs kernels of another stream, of its own time
+    other_stream_lists: float  # the same of kernels that work on lists of tensors
 
     def product_permille(self, tiles: int, multiprocessors: int) -> int:
         """How much longer a product of `tiles` output tiles takes beside communication throughout,

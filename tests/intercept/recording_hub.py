@@ -3,7 +3,7 @@
 Why it exists: tests of the interceptor check the signatures and messages of a C call, not times. It
 speaks docs/wire-protocol.md as far as one rank alone needs it; every kernel lasts `duration_ns` and
 takes `works` of the launch queue (both may be functions of a signature's fields), every launch of
-communication takes `collective_ns`. Kernels may be slowed by `contention_permille` beside communication;
+communication takes `collective_ns`. Kernels are of `kernel_class`. They may be slowed by `contention_permille` beside communication;
 no collective here slows any. `source` is what it says of every time. It `tells_watchdogs` every time,
 or none.
 """
@@ -43,9 +43,11 @@ class RecordingHub:
         tells_watchdogs=False,
         contention_permille=0,
         tells=None,
+        kernel_class=0,
     ):
         self.messages = []
         self.tells = tells
+        self.kernel_class = kernel_class
         self.duration_ns = duration_ns if callable(duration_ns) else lambda fields: duration_ns
         self.works = works if callable(works) else lambda fields: works
         self.collective_ns = collective_ns
@@ -165,7 +167,8 @@ class RecordingHub:
                 self.duration_ns(message[6]),
                 self.source,
                 self.contention_permille,
-                KernelClass.COPY << 8 if message[5] == SignatureKind.MEMORY else 0,
+                (KernelClass.COPY if message[5] == SignatureKind.MEMORY else self.kernel_class)
+                << 8,
                 self.works(message[6]),
                 0,
             ]

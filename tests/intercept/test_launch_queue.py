@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from phantora_ns.kernels.database.host_table import HostRecord, write_table
+from phantora_ns.protocol import KernelClass
 
 LIMIT = 1022  # H200: data/gpus/h200.toml
 COLLECTIVE_NS = 400_000
@@ -96,11 +97,23 @@ def job(run_dir, run_program, gpu):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
-    def run(script, limit=LIMIT, contention_permille=0, crowd_gap_ns=0, tells=None):
+    def run(
+        script,
+        limit=LIMIT,
+        contention_permille=0,
+        crowd_gap_ns=0,
+        tells=None,
+        other_stream=(0, 0),
+        kernel_class=0,
+    ):
+        shares = (gpu.contention.other_stream, gpu.contention.other_stream_lists)
         conf = mine = (run_dir / "device.conf").read_text()
         for key, was, value in (
             ("launch_queue", gpu.host.launch_queue, limit),
-            ("crowd_gap_ns", gpu.host.crowd_gap_ns, crowd_gap_ns),  # the oracle has no such gap
+            # the oracle has neither such a gap nor such a cost
+            ("crowd_gap_ns", gpu.host.crowd_gap_ns, crowd_gap_ns),
+            ("other_stream_permille", round(1000 * shares[0]), other_stream[0]),
+            ("other_stream_lists_permille", round(1000 * shares[1]), other_stream[1]),
         ):
             assert f"{key} {was}\n" in mine
             mine = mine.replace(f"{key} {was}\n", f"{key} {value}\n")
@@ -115,6 +128,7 @@ def job(run_dir, run_program, gpu):
             COLLECTIVE_NS,
             contention_permille=contention_permille,
             tells=tells,
+            kernel_class=kernel_class,
         ) as hub:
             printed = run_program(
                 "queue", input=padded, PHANTORA_HOST_TIME="model"
@@ -220,6 +234,37 @@ def test_kernels_are_further_apart_while_two_other_streams_have_kernels_that_wai
     script += [*["k 0 50"] * behind, "y 0", "t"]
     ends = [int(job(script, crowd_gap_ns=each)[0][-1].split()[1]) for each in (0, gap)]
     assert ends[1] - ends[0] == (gap * behind if crowded else 0)
+
+
+@pytest.mark.parametrize(
+    "beside, share",
+    [
+        (["w 1 0", "k 1 100"], 1),
+        (["k 1 100"], 1),
+        (["w 1 0", "k 1 100", "w 2 0", "k 2 50"], 1.5),
+        (["w 1 0", *["k 1 15"] * 6], 0),  # they leave multiprocessors free
+        (["w 1 0", "h 1"], 0),
+        (["y 0", "k 1 100"], 0),  # nothing is queued
+    ],
+)
+def test_a_kernel_on_another_stream_costs_those_beside_it_a_share_of_its_time(job, beside, share):
+    """As measured: of a cast 94 %, of a kernel on a list of tensors 58 % (bench/contention/two_kernels.py)."""
+    script = ["k 0 3000", "r 0 0", *beside, *["k 0 50"] * 20, "y 0", "t"]
+    for kernel_class, each in ((0, 940), (KernelClass.OPTIMIZER, 580)):
+        ends = [
+            int(job(script, other_stream=shares, kernel_class=kernel_class)[0][-1].split()[1])
+            for shares in ((0, 0), (940, 580))
+        ]
+        assert ends[1] - ends[0] == each * 100 * share
+
+
+def test_a_stream_that_waits_for_that_kernel_pays_once(job):
+    """It does not run beside it."""
+    script = ["k 0 3000", "r 0 0", "w 1 0", "k 1 100", "r 1 1", "w 0 1", "k 0 50", "y 0", "t"]
+    ends = [
+        int(job(script, other_stream=shares)[0][-1].split()[1]) for shares in ((0, 0), (940, 0))
+    ]
+    assert ends[0] == ends[1]
 
 
 def heads_of(message):
