@@ -149,14 +149,14 @@ def show(path: Path) -> None:
         what = (
             "product" if line["other"].startswith("product") else line["other"].rpartition(" ")[0]
         )
-        found[what].append(cost(line))
+        found[line["gpu"], what].append(cost(line))
     print("other            pairs   later by (median, least, most)   from 50 us on")
-    for what, rows in sorted(found.items()):
+    for (gpu, what), rows in sorted(found.items()):
         later = [share for _, share in rows]
         long = [share for other, share in rows if other >= 50]
         print(
             f"{what:16s} {len(rows):5d} {statistics.median(later):9.2f} {min(later):7.2f} {max(later):7.2f} "
-            f"{statistics.median(long) if long else float('nan'):16.2f}"
+            f"{statistics.median(long) if long else float('nan'):16.2f}   {gpu}"
         )
 
 

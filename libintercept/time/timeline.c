@@ -216,17 +216,16 @@ static void trace_work(const struct ph_stream *stream, uint64_t duration_ns, uin
     ph_trace_work_locked(&work, terms, (size_t)stream->expr.count * sizeof *terms);
 }
 
-/* Kernels of two streams share the GPU (bench/contention/two_kernels.py): those that are queued on
- * the stream that computes take longer by a share of a kernel on another stream. The cost is put
- * where the queue ends, so it lies late by what the host is ahead, and is nothing if the stream
- * waits for this kernel. A GPU with nothing queued at that kernel's begin has no such cost.
- * `begin`: before which the kernel does not begin. */
+/* Kernels of two streams share the GPU (bench/contention/two_kernels.py): those of the stream that
+ * computes take longer by a share of a kernel on another stream. That is so where the host is ahead
+ * of them, so that there are some whenever the kernel runs. Which they are is not known here: the
+ * cost is put where their queue ends. It is nothing if they wait for the kernel. */
 static void share_locked(const struct ph_stream *stream, const struct ph_time *time,
-                         uint64_t duration_ns, uint64_t begin)
+                         uint64_t duration_ns)
 {
     struct ph_stream *compute = busiest[stream->device];
     if (duration_ns < FILLS_LEAST_NS || time->class == PH_KERNEL_CLASS_COPY || !compute ||
-        compute == stream || begin > ph_expr_lower(&compute->expr))
+        compute == stream || ph_expr_lower(&compute->expr) <= ph_clock())
         return;
     bool lists = time->class == PH_KERNEL_CLASS_OPTIMIZER;
     const struct ph_device_spec *spec = ph_spec();
@@ -245,10 +244,8 @@ void ph_run_locked(struct ph_stream *stream, struct ph_time time)
     uint64_t duration_ns = ph_gpu_fault_slows(stream->device, clocked.duration_ns, ph_clock());
     uint64_t contention_ns = duration_ns * time.contention_permille / 1000;
     if (!launches_graph) ph_queue_wait_locked(stream, time.queue_slots);
-    uint64_t begin = ph_expr_lower(&stream->expr);
-    if (begin < ph_clock()) begin = ph_clock();
     run_locked(stream, duration_ns, contention_ns);
-    share_locked(stream, &time, duration_ns, begin);
+    share_locked(stream, &time, duration_ns);
     if (time.class != PH_KERNEL_CLASS_COPY)
         stream->kernel_begin = ph_expr_lower(&stream->expr) - duration_ns;
     if (!launches_graph) ph_queue_push_locked(stream, time.queue_slots, duration_ns, contention_ns);

@@ -20,10 +20,12 @@ MOST = 64
 LBTS."""
 
 
-def is_final(vertex: Vertex, lbts_ns: int) -> bool:
-    """Whether the vertex stays where it is when no client acts before `lbts_ns`."""
+def final_ns(vertex: Vertex, lbts_ns: int) -> int | None:
+    """The vertex's time if it stays where it is when no client acts before `lbts_ns`; else None."""
     settled_ns = vertex.settled_ns
-    return settled_ns is not None and (settled_ns <= lbts_ns or vertex.retired)
+    if settled_ns is not None and (settled_ns <= lbts_ns or vertex.retired):
+        return vertex.time_ns
+    return None
 
 
 def earliest_ns(vertices: Iterable[Vertex], lbts_ns: int) -> list[int]:
@@ -48,10 +50,10 @@ def alone_ns(vertex: Vertex | None) -> int:
 
 def _earliest_ns(vertex: Vertex, lbts_ns: int, known: dict[Vertex, int]) -> int:
     """`known`: the bounds that were found for this LBTS."""
-    if is_final(vertex, lbts_ns):
-        assert vertex.time_ns is not None
-        return vertex.time_ns
-    if isinstance(vertex, Transfer):
+    time_ns = final_ns(vertex, lbts_ns)
+    if time_ns is not None:
+        return time_ns
+    if type(vertex) is Transfer:
         start_ns = vertex.start_ns
         if start_ns is None or start_ns > lbts_ns:
             start_ns = lbts_ns  # not final; looking at every member would take too long
@@ -76,8 +78,13 @@ def _latest_ns(
     """The maximum of `base_ns` and of the terms' lower bounds."""
     found_ns = base_ns
     for before, weight in terms:
-        found_ns = max(found_ns, _earliest_ns(before, lbts_ns, known) + weight)
-    for term in stretched:
-        term_ns = 0 if term.vertex is None else _earliest_ns(term.vertex, lbts_ns, known)
-        found_ns = max(found_ns, term_ns + term.lag_ns + term.work_ns)
+        term_ns = _earliest_ns(before, lbts_ns, known) + weight
+        if term_ns > found_ns:
+            found_ns = term_ns
+    for vertex, lag_ns, work_ns, _, _ in stretched:
+        term_ns = lag_ns + work_ns
+        if vertex is not None:
+            term_ns += _earliest_ns(vertex, lbts_ns, known)
+        if term_ns > found_ns:
+            found_ns = term_ns
     return found_ns

@@ -29,6 +29,9 @@ MIN_DROP = 4096
 """Forgotten entries are dropped at least this many at a time, so that forgetting costs almost nothing
 per message."""
 
+MOST_KEPT_KERNELS = 1 << 17
+"""Kernels of the runs that are kept as they were read: equal steps and equal ranks have equal ones."""
+
 MOST_SHARED = 32
 """Expressions kept as they were read; a message has a few."""
 
@@ -267,24 +270,66 @@ Term = tuple[int, int, int, Runs | None]
 
 class TermsReader:
     """Reads time expressions as messages have them. In a folded job one message is entered for many ranks: its
-    last lists are read once, and all share the result."""
+    last lists are read once, and all share the result. Equal runs of kernels are read once, too."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "_runs", "_kernels")
 
     def __init__(self) -> None:
         # by identity, each with its list, so that no other list takes its place in memory
         self._known: dict[int, tuple[object, list[Term]]] = {}
+        self._runs: dict[tuple[object, ...], Runs] = {}
+        self._kernels = 0  # in `_runs`
 
     def read(self, terms: object) -> list[Term]:
         """The terms of `[vertex, lag, work, ...]`, a list that nobody changes afterwards. Raises BadExpression.
         O(terms), O(1) for one of the last lists."""
         known = self._known.get(id(terms))
         if known is None:
-            known = terms, _terms(terms)
+            known = terms, self._terms(terms)
             if len(self._known) == MOST_SHARED:
                 del self._known[next(iter(self._known))]
             self._known[id(terms)] = known
         return known[1]
+
+    def _terms(self, terms: object) -> list[Term]:
+        """Reads `[vertex, lag, work, ...]`; raises BadExpression."""
+        if type(terms) is not list or len(terms) % 3:
+            raise BadExpression("a time expression is an array of vertex, lag, work")
+        found: list[Term] = []
+        fields = iter(terms)
+        for number, lag_ns, work_ns in zip(fields, fields, fields):
+            runs = None
+            if type(work_ns) is list:
+                runs = self._read_runs(work_ns)
+                work_ns = runs.alone[-1]
+                if runs.slow[-1] == work_ns:
+                    runs = None
+            if (
+                type(lag_ns) is not int
+                or type(work_ns) is not int
+                or not (0 <= lag_ns < MAX_SPAN_NS and 0 <= work_ns < MAX_SPAN_NS)
+            ):
+                raise BadExpression("lag and work are nanoseconds from 0 to 2^56")
+            if type(number) is not int:
+                raise BadExpression(f"vertex {number!r} is not an integer")
+            found.append((number, lag_ns, work_ns, runs))
+        return found
+
+    def _read_runs(self, pairs: list[object]) -> Runs:
+        """The kernels of a flat list of work and contention; raises BadExpression."""
+        key = tuple(pairs)
+        try:
+            known = self._runs.get(key)
+        except TypeError:  # one of them is a list
+            known = None
+        if known is None:
+            known = _runs(pairs)
+            if self._kernels + len(pairs) // 2 > MOST_KEPT_KERNELS:
+                self._runs.clear()
+                self._kernels = 0
+            self._runs[key] = known
+            self._kernels += len(pairs) // 2
+        return known
 
 
 class Timeline:
@@ -435,31 +480,6 @@ class Timeline:
     def totals(self) -> Totals:
         """Sums over all vertices whose time is known, final or not."""
         return self.account.totals(self.live, self._latest_ns)
-
-
-def _terms(terms: object) -> list[Term]:
-    """Reads `[vertex, lag, work, ...]`; raises BadExpression."""
-    if type(terms) is not list or len(terms) % 3:
-        raise BadExpression("a time expression is an array of vertex, lag, work")
-    found: list[Term] = []
-    for i in range(0, len(terms), 3):
-        number, lag_ns, work_ns = terms[i : i + 3]
-        runs = None
-        if type(work_ns) is list:
-            runs = _runs(work_ns)
-            work_ns = runs.alone[-1]
-            if runs.slow[-1] == work_ns:
-                runs = None
-        if (
-            type(lag_ns) is not int
-            or type(work_ns) is not int
-            or not (0 <= lag_ns < MAX_SPAN_NS and 0 <= work_ns < MAX_SPAN_NS)
-        ):
-            raise BadExpression("lag and work are nanoseconds from 0 to 2^56")
-        if type(number) is not int:
-            raise BadExpression(f"vertex {number!r} is not an integer")
-        found.append((number, lag_ns, work_ns, runs))
-    return found
 
 
 def _runs(pairs: list[object]) -> Runs:

@@ -44,21 +44,21 @@ class StretchedTerm(NamedTuple):
         assert self.vertex.time_ns is not None
         return self.vertex.time_ns + self.lag_ns
 
-    def finish_ns(self) -> int:
-        """When the work is done; the vertex must be known."""
-        return self.activity.finish_runs_ns(self.begin_ns(), self.runs)
-
 
 def with_stretched(
     terms: Iterable[StretchedTerm], time_ns: int, settled_ns: int
 ) -> tuple[int, int]:
     """Includes stretched terms in a maximum. The result is final only when no communication can begin
     before it any more."""
-    for term in terms:
-        time_ns = max(time_ns, term.finish_ns())
-        if term.vertex is not None:
-            assert term.vertex.settled_ns is not None
-            settled_ns = max(settled_ns, term.vertex.settled_ns)
+    for vertex, begin_ns, _, runs, activity in terms:
+        if vertex is not None:
+            assert vertex.time_ns is not None and vertex.settled_ns is not None
+            begin_ns += vertex.time_ns
+            if vertex.settled_ns > settled_ns:
+                settled_ns = vertex.settled_ns
+        finish_ns = activity.finish_runs_ns(begin_ns, runs)
+        if finish_ns > time_ns:
+            time_ns = finish_ns
     return time_ns, max(settled_ns, time_ns)
 
 

@@ -39,7 +39,7 @@ from itertools import count
 
 from phantora_ns.sim._communicators import Communicator
 from phantora_ns.sim._courses import Collectives, Courses, ExpectedOverlap
-from phantora_ns.sim._earliest import alone_ns, earliest_ns, expression_earliest_ns, is_final
+from phantora_ns.sim._earliest import alone_ns, earliest_ns, expression_earliest_ns, final_ns
 from phantora_ns.sim._graph_check import check_graph
 from phantora_ns.sim._operations import FROM_ROOT, ROOTED, BadOp, Mismatch, Op, load_of
 from phantora_ns.sim._timeline import (
@@ -346,14 +346,18 @@ class EventGraph:
         acts before `lbts_ns`; and the indices of those that are final, which are at that time. Call
         `run` first."""
         timeline = self._timelines[client]
-        live = [timeline.live.get(number) for number in numbers]
-        bounds = iter(earliest_ns((vertex for vertex in live if vertex is not None), lbts_ns))
-        times, final = [], []
-        for index, vertex in enumerate(live):
-            time_ns = timeline.final.get(numbers[index]) if vertex is None else next(bounds)
+        times, final, unknown = [], [], []
+        for index, number in enumerate(numbers):
+            vertex = timeline.live.get(number)
+            time_ns = timeline.final.get(number) if vertex is None else final_ns(vertex, lbts_ns)
             times.append(time_ns or 0)
-            if time_ns is not None and (vertex is None or is_final(vertex, lbts_ns)):
+            if time_ns is not None:
                 final.append(index)
+            elif vertex is not None:
+                unknown.append((index, vertex))
+        bounds = earliest_ns((vertex for _, vertex in unknown), lbts_ns)
+        for (index, _), bound_ns in zip(unknown, bounds):
+            times[index] = bound_ns
         return times, final
 
     def alone_ns(self, client: int, numbers: Sequence[int]) -> list[int]:

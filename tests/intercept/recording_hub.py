@@ -3,9 +3,9 @@
 Why it exists: tests of the interceptor check the signatures and messages of a C call, not times. It
 speaks docs/wire-protocol.md as far as one rank alone needs it; every kernel lasts `duration_ns` and
 takes `works` of the launch queue (both may be functions of a signature's fields), every launch of
-communication takes `collective_ns`. Kernels are of `kernel_class`. They may be slowed by `contention_permille` beside communication;
-no collective here slows any. `source` is what it says of every time. It `tells_watchdogs` every time,
-or none.
+communication takes `collective_ns`. Kernels are of `kernel_class`, and may be slowed by
+`contention_permille` beside communication; no collective here slows any. `source` is what it says of
+every time. It `tells_watchdogs` every time, or none.
 """
 
 import threading
