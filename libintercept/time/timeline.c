@@ -224,8 +224,8 @@ static void share_locked(const struct ph_stream *stream, const struct ph_time *t
                          uint64_t duration_ns)
 {
     struct ph_stream *compute = busiest[stream->device];
-    if (duration_ns < FILLS_LEAST_NS || time->class == PH_KERNEL_CLASS_COPY || !compute ||
-        compute == stream || ph_expr_lower(&compute->expr) <= ph_clock())
+    if (launches_graph || duration_ns < FILLS_LEAST_NS || time->class == PH_KERNEL_CLASS_COPY ||
+        !compute || compute == stream || ph_expr_lower(&compute->expr) <= ph_clock())
         return;
     bool lists = time->class == PH_KERNEL_CLASS_OPTIMIZER;
     const struct ph_device_spec *spec = ph_spec();
