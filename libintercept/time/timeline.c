@@ -219,7 +219,8 @@ static void trace_work(const struct ph_stream *stream, uint64_t duration_ns, uin
 /* Kernels of two streams share the GPU (bench/contention/two_kernels.py): those of the stream that
  * computes take longer by a share of a kernel on another stream. That is so where the host is ahead
  * of them, so that there are some whenever the kernel runs. Which they are is not known here: the
- * cost is put where their queue ends. It is nothing if they wait for the kernel. */
+ * cost is put where their queue ends. It is nothing if they wait for the kernel. Branches of a CUDA
+ * graph were not measured, and have no such cost. */
 static void share_locked(const struct ph_stream *stream, const struct ph_time *time,
                          uint64_t duration_ns)
 {
