@@ -217,20 +217,23 @@ static void trace_work(const struct ph_stream *stream, uint64_t duration_ns, uin
 }
 
 /* Kernels of two streams share the GPU (bench/contention/two_kernels.py): those of the stream that
- * computes take longer by a share of a kernel on another stream. That is so where the host is ahead
- * of them, so that there are some whenever the kernel runs. Which they are is not known here: the
- * cost is put where their queue ends. It is nothing if they wait for the kernel. Branches of a CUDA
- * graph were not measured, and have no such cost. */
+ * computes take longer by a share of a kernel on another stream, or of as much of it as that stream
+ * has queued ahead of the host. Beside which of them the kernel runs is not known here: the cost is
+ * put where the queue ends. It is nothing if that waits for the kernel. Branches of a CUDA graph
+ * were not measured, and have no such cost. */
 static void share_locked(const struct ph_stream *stream, const struct ph_time *time,
                          uint64_t duration_ns)
 {
     struct ph_stream *compute = busiest[stream->device];
     if (launches_graph || duration_ns < FILLS_LEAST_NS || time->class == PH_KERNEL_CLASS_COPY ||
-        !compute || compute == stream || ph_expr_lower(&compute->expr) <= ph_clock())
+        !compute || compute == stream)
         return;
+    uint64_t now = ph_clock(), queued = ph_expr_lower(&compute->expr);
+    if (queued <= now) return;
+    uint64_t beside_ns = queued - now < duration_ns ? queued - now : duration_ns;
     bool lists = time->class == PH_KERNEL_CLASS_OPTIMIZER;
     const struct ph_device_spec *spec = ph_spec();
-    uint64_t cost_ns = duration_ns *
+    uint64_t cost_ns = beside_ns *
                        (lists ? spec->other_stream_lists_permille : spec->other_stream_permille) /
                        1000;
     if (compute->kernels >= MOST_KERNELS) cut_locked(compute);

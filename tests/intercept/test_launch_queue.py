@@ -258,6 +258,15 @@ def test_a_kernel_on_another_stream_costs_those_beside_it_a_share_of_its_time(jo
         assert ends[1] - ends[0] == each * 100 * share
 
 
+def test_a_long_kernel_costs_no_more_than_runs_beside_it(job):
+    """Of 30 ms, what is queued on the stream that computes: 3 ms less what the host has taken since."""
+    script = ["k 0 3000", "k 1 30000", "y 0", "t"]
+    ends = [
+        int(job(script, other_stream=shares)[0][-1].split()[1]) for shares in ((0, 0), (940, 0))
+    ]
+    assert 0.9 * 3_000_000 * 0.94 < ends[1] - ends[0] < 3_000_000 * 0.94
+
+
 def test_a_stream_that_waits_for_that_kernel_pays_once(job):
     """It does not run beside it."""
     script = ["k 0 3000", "r 0 0", "w 1 0", "k 1 100", "r 1 1", "w 0 1", "k 0 50", "y 0", "t"]
