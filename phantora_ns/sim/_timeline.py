@@ -320,7 +320,7 @@ class TermsReader:
         key = tuple(pairs)
         try:
             known = self._runs.get(key)
-        except TypeError:  # one of them is a list
+        except TypeError:  # one of them is a list: no run
             known = None
         if known is None:
             known = _runs(pairs)
