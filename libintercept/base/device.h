@@ -54,10 +54,9 @@ struct ph_device_spec {
     uint64_t graph_node_ns;
     /* unfinished queue slots that one stream may hold before a launch waits; 0: no limit */
     uint64_t launch_queue;
-    /* what compute on another stream costs the kernels beside it, in thousandths of its own time;
-     * the same of kernels that work on lists of tensors */
+    /* what compute on another stream costs the kernels beside it, in thousandths of its own time */
     uint64_t other_stream_permille;
-    uint64_t other_stream_lists_permille;
+    uint64_t other_stream_lists_permille; /* the same of kernels that work on lists of tensors */
     struct ph_power power;
 };
 /* Never NULL. Dies with one line when device.conf cannot be read. */

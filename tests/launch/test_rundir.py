@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -95,6 +96,15 @@ def test_an_owner_that_died_before_it_wrote_the_marker(base):
     make_old(empty)
     rundir.RunDir().remove()
     assert not empty.exists() and new.exists()
+
+
+def test_a_directory_that_goes_while_it_is_looked_at_is_passed_over(base, monkeypatch):
+    """Another run has ended between the list of the folder and the look at its entry."""
+    glob = Path.glob
+    gone = base / "phantora-ns-abcdefgh"
+    monkeypatch.setattr(Path, "glob", lambda path, pattern: [gone, *glob(path, pattern)])
+    rundir.sweep(base)
+    assert not gone.exists()
 
 
 def test_a_sweep_between_making_and_locking_costs_another_attempt_only(base, monkeypatch):

@@ -187,13 +187,16 @@ def sweep(folder: Path) -> None:
     for path in folder.glob(f"{_PREFIX}*"):
         try:
             status = path.lstat()
-            if (
-                not _NAME.fullmatch(path.name)
-                or not stat.S_ISDIR(status.st_mode)
-                or status.st_uid != os.geteuid()
-                or status.st_mode & 0o777 != 0o700
-            ):
-                continue
+        except OSError:  # the run that it belonged to has just ended
+            continue
+        if (
+            not _NAME.fullmatch(path.name)
+            or not stat.S_ISDIR(status.st_mode)
+            or status.st_uid != os.geteuid()
+            or status.st_mode & 0o777 != 0o700
+        ):
+            continue
+        try:
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             # Its owner may have died before it wrote the marker: then the directory is empty.
