@@ -45,8 +45,12 @@ class Launch(NamedTuple):
     computed_ns: int
 
     @property
+    def length_ns(self):
+        return self.end_ns - self.begin_ns
+
+    @property
     def computes_alone(self):
-        return self.computed_ns <= FREE * (self.end_ns - self.begin_ns)
+        return self.computed_ns <= FREE * self.length_ns
 
 
 class Collective(NamedTuple):
@@ -168,10 +172,8 @@ class Step:
         they agree."""
         found = defaultdict(list)
         for launch in self.launches:
-            if launch.computes_alone and launch.covered_ns <= FREE * (
-                launch.end_ns - launch.begin_ns
-            ):
-                found[launch.key].append(launch.end_ns - launch.begin_ns)
+            if launch.computes_alone and launch.covered_ns <= FREE * launch.length_ns:
+                found[launch.key].append(launch.length_ns)
         return {
             key: statistics.median(ns)
             for key, ns in found.items()
@@ -182,10 +184,9 @@ class Step:
         """Every kind of launch that collectives touch, replayed beside the trace's own collectives;
         `permille` as in KernelContention."""
         found = defaultdict(list)
+        least = COVERED if covered_only else FREE
         for launch in self.launches:
-            if launch.computes_alone and launch.covered_ns > (COVERED if covered_only else FREE) * (
-                launch.end_ns - launch.begin_ns
-            ):
+            if launch.computes_alone and launch.covered_ns > least * launch.length_ns:
                 found[launch.key].append(launch)
         for key, launches in found.items():
             alone_ns = round(self.alone.get(key, 0))
@@ -204,7 +205,7 @@ class Step:
             model_ns = sum(
                 self.busy.finish_ns(v.begin_ns, alone_ns, drag_ns) - v.begin_ns for v in launches
             )
-            measured_ns = sum(v.end_ns - v.begin_ns for v in launches)
+            measured_ns = sum(v.length_ns for v in launches)
             yield Judged(
                 bound_by, product, len(launches), measured_ns, alone_ns * len(launches), model_ns
             )
@@ -212,11 +213,7 @@ class Step:
     @cached_property
     def touched_ns(self):
         """Time of all launches that collectives touch, those that cannot be judged too."""
-        return sum(
-            v.end_ns - v.begin_ns
-            for v in self.launches
-            if v.covered_ns > FREE * (v.end_ns - v.begin_ns)
-        )
+        return sum(v.length_ns for v in self.launches if v.covered_ns > FREE * v.length_ns)
 
     def ratios(self, alone_ns, least_bytes=1 << 24, least_beside=0.9):
         """By kind: (time over `alone_ns(collective)`) of the large collectives that compute covers,

@@ -164,6 +164,13 @@ static void cut_locked(struct ph_stream *stream)
     stream->last_cut = ph_expr_cut(&stream->expr, stream->last_cut);
 }
 
+/* called before a kernel is put into the stream's expression */
+static void count_kernel_locked(struct ph_stream *stream)
+{
+    if (stream->kernels >= MOST_KERNELS) cut_locked(stream);
+    stream->kernels++;
+}
+
 /* A kernel starts later after the one before it while kernels of two or more other streams wait for
  * events: by 1.4 us on an H100 (bench/gpus/crowd.py). Counted are streams whose last kernel has not
  * begun at the host's clock. In a step that the GPU decides the host is many kernels ahead, so
@@ -185,8 +192,7 @@ static void run_locked(struct ph_stream *stream, uint64_t duration_ns, uint64_t 
     const struct ph_device_spec *spec = ph_spec();
     uint64_t gap_ns = gap_locked(stream);
     /* before the kernel: the launch queue takes a call's own time off what is pushed after it */
-    if (stream->kernels >= MOST_KERNELS) cut_locked(stream);
-    stream->kernels++;
+    count_kernel_locked(stream);
     ph_stream_order_locked(stream);
     for (int i = 0; i < stream->expr.count; i++) stream->expr.term[i].lag += (int64_t)gap_ns;
     ph_queue_add_host(stream, (int64_t)spec->launch_latency_ns);
@@ -216,11 +222,12 @@ static void trace_work(const struct ph_stream *stream, uint64_t duration_ns, uin
     ph_trace_work_locked(&work, terms, (size_t)stream->expr.count * sizeof *terms);
 }
 
-/* Kernels of two streams share the GPU (bench/contention/two_kernels.py): those of the stream that
- * computes take longer by a share of a kernel on another stream, or of as much of it as that stream
- * has queued ahead of the host. Beside which of them the kernel runs is not known here: the cost is
- * put where the queue ends. It is nothing if that waits for the kernel. Branches of a CUDA graph
- * were not measured, and have no such cost. */
+/* Two streams that compute share the GPU: a kernel on another stream makes those of the busiest
+ * stream take longer in all, by a share of its own time (bench/contention/two_kernels.py). Only the
+ * part of it counts for which the busiest stream has work queued ahead of the host. Which kernels
+ * it runs beside is not known here, so the cost is added at the end of that queue. If the stream
+ * then waits for the kernel, the two did not overlap, and the wait absorbs the cost. Branches of a
+ * CUDA graph cost each other nothing, because that was not measured. Copies: ph_run. */
 static void share_locked(const struct ph_stream *stream, const struct ph_time *time,
                          uint64_t duration_ns)
 {
@@ -230,14 +237,12 @@ static void share_locked(const struct ph_stream *stream, const struct ph_time *t
         return;
     uint64_t now = ph_clock(), queued = ph_expr_lower(&compute->expr);
     if (queued <= now) return;
-    uint64_t beside_ns = queued - now < duration_ns ? queued - now : duration_ns;
-    bool lists = time->class == PH_KERNEL_CLASS_OPTIMIZER;
     const struct ph_device_spec *spec = ph_spec();
-    uint64_t cost_ns = beside_ns *
-                       (lists ? spec->other_stream_lists_permille : spec->other_stream_permille) /
-                       1000;
-    if (compute->kernels >= MOST_KERNELS) cut_locked(compute);
-    compute->kernels++;
+    uint64_t permille = time->class == PH_KERNEL_CLASS_OPTIMIZER ? spec->other_stream_lists_permille
+                                                                 : spec->other_stream_permille;
+    uint64_t beside_ns = queued - now < duration_ns ? queued - now : duration_ns;
+    uint64_t cost_ns = beside_ns * permille / 1000;
+    count_kernel_locked(compute);
     ph_expr_run(&compute->expr, (int64_t)cost_ns, 0);
     compute->position += (int64_t)cost_ns;
 }

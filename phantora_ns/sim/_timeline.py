@@ -32,6 +32,8 @@ per message."""
 MOST_KEPT_KERNELS = 1 << 17
 """Kernels of the runs that are kept as they were read: equal steps and equal ranks have equal ones."""
 
+_INTEGERS = {int}
+
 MOST_SHARED = 32
 """Expressions kept as they were read; a message has a few."""
 
@@ -317,11 +319,10 @@ class TermsReader:
 
     def _read_runs(self, pairs: list[object]) -> Runs:
         """The kernels of a flat list of work and contention; raises BadExpression."""
+        if set(map(type, pairs)) != _INTEGERS:  # else 1.0 and True would find what 1 has left
+            return _runs(pairs)
         key = tuple(pairs)
-        try:
-            known = self._runs.get(key)
-        except TypeError:  # one of them is a list: no run
-            known = None
+        known = self._runs.get(key)
         if known is None:
             known = _runs(pairs)
             if self._kernels + len(pairs) // 2 > MOST_KEPT_KERNELS:

@@ -22,7 +22,7 @@ def test_equal_runs_are_read_as_if_each_were_new(all_pairs, kept):
                 [7, 5, [value for pair in pairs for value in pair]]
             )
             alone = [sum(work for work, _ in pairs[:i]) for i in range(len(pairs) + 1)]
-            # nothing is added to a kernel that takes no time
+            # communication slows no kernel that takes no time
             slow = [sum(w + c for w, c in pairs[:i] if w) for i in range(len(pairs) + 1)]
             assert (number, lag_ns, work_ns) == (7, 5, alone[-1])
             assert runs is None if slow == alone else runs == (alone, slow)
@@ -32,9 +32,14 @@ def test_equal_runs_are_read_as_if_each_were_new(all_pairs, kept):
         _timeline.MOST_KEPT_KERNELS = before
 
 
-@pytest.mark.parametrize("wrong", [[], [1], [1, -1], [1, "2"], [[1], 2], [1 << 56, 0], [1.5, 0]])
-def test_runs_that_are_none_are_refused_each_time(wrong):
+@pytest.mark.parametrize(
+    "wrong",
+    [[], [1], [1, -1], [1, "2"], [[1], 2], [1 << 56, 0], [1.5, 0], [1.0, 0], [True, 0], [1, False]],
+)
+def test_a_list_that_is_no_run_is_refused_each_time(wrong):
+    """Also where Python calls it equal to a run that was read before."""
     reader = TermsReader()
+    reader.read([1, 0, [1, 0]])
     for _ in range(2):
         with pytest.raises(BadExpression):
             reader.read([1, 0, list(wrong)])
