@@ -54,9 +54,9 @@ struct ph_device_spec {
     uint64_t graph_node_ns;
     /* unfinished queue slots that one stream may hold before a launch waits; 0: no limit */
     uint64_t launch_queue;
-    /* what compute on another stream costs the kernels beside it, in thousandths of its own time */
+    /* by how much of its own time a kernel makes another stream that computes longer */
     uint64_t other_stream_permille;
-    uint64_t other_stream_lists_permille; /* the same of kernels that work on lists of tensors */
+    uint64_t other_stream_lists_permille; /* of kernels that work on lists of tensors */
     struct ph_power power;
 };
 /* Never NULL. Dies with one line when device.conf cannot be read. */

@@ -27,7 +27,7 @@ class Contention:
     attention: float
     collective: float  # communication, beside compute
     held: int  # multiprocessors that a collective holds: one a channel
-    other_stream: float  # what compute costs kernels of another stream, of its own time
+    other_stream: float  # by how much of its own time a kernel makes another stream longer
     other_stream_lists: float  # the same of kernels that work on lists of tensors
 
     def product_permille(self, tiles: int, multiprocessors: int) -> int:
