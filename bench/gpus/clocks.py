@@ -1,12 +1,13 @@
 """The mean clocks of real steps beside those that the law of power gives them.
 
-    python -m bench.gpus.clocks DIR... [--mixes MIXES_DIR]
+    python -m bench.gpus.clocks DIR... [--mixes GPU=DIR]...
 
 Why it exists: `[power]` of a GPU's file holds few numbers, and this says how well they hold. The law is that of
 phantora_ns/model/power.py, with one clock for a step: products and attention take an energy per FLOP, by the
-model's sizes; the rest, of which the step's trace tells the time, a power; links an energy per byte. Of kernels
-that a collective covers, the time that it added is left out, as in the simulator. DIR: visits, such as
-bench/gpus/data; MIXES_DIR: of bench/power/mixes.py. Parts that were seen when the numbers were chosen are marked C.
+model's sizes; attention and the rest, of which the step's trace tells the time, a power; links an energy per
+byte. Of kernels that a collective covers, the time that it added is left out, as in the simulator. DIR: visits,
+such as bench/gpus/data; GPU=DIR: what bench/power/mixes.py measured on such a GPU. Parts that were seen when the
+numbers were chosen are marked C.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ SENT_GB = {shape: row[2:] for shape, row in STEPS.items()} | {
 """A GPU sends so much in a step on two, and on four, GPUs."""
 
 
+def attention_ms(step: Step) -> float:
+    return sum(kernel.length for kernel in step.main if class_of(kernel.name) == "attention") / MS
+
+
 def memory_ms(step: Step) -> float:
     """The time that kernels other than products and attention would take without communication beside them."""
     rest = (kernel for kernel in step.main if class_of(kernel.name) not in PER_FLOP)
@@ -61,14 +66,15 @@ def teraflop(
 
 @dataclass
 class Part:
-    """A step on one of equal GPUs: its `length_ms` without a trace, `memory_ms` of kernels bound by
-    memory, `fused_ms` of Inductor's, `sent_gb` to other GPUs."""
+    """A step on one of equal GPUs: its `length_ms` without a trace, `attention_ms` of attention, `memory_ms` of
+    kernels bound by memory, `fused_ms` of Inductor's, `sent_gb` to other GPUs."""
 
     name: str
     seen: bool
     gpu: str
     mhz: float
     length_ms: float
+    attention_ms: float
     memory_ms: float
     products_tf: float
     attention_tf: float
@@ -84,10 +90,14 @@ class Part:
             + self.attention_tf * power.attention_per_flop
         ) * (ratio / (self.mhz / power.highest))
         at_one = joules * 1e3 * ratio ** (power.exponent - 1)
-        memory = power.drawn[BoundBy.MEMORY] * self.memory_ms * ratio**power.exponent
-        memory += power.drawn[BoundBy.FUSED] * self.fused_ms * ratio**power.exponent
+        timed = (
+            power.attention_base * self.attention_ms
+            + power.drawn[BoundBy.MEMORY] * self.memory_ms
+            + power.drawn[BoundBy.FUSED] * self.fused_ms
+        )
         awake = power.awake if self.sent_gb else 0.0
-        return (at_one + memory + 1e3 * self.sent_gb * power.link) / self.length_ms + awake
+        at_one += timed * ratio**power.exponent
+        return (at_one + 1e3 * self.sent_gb * power.link) / self.length_ms + awake
 
     def clock(self, power: Power) -> float:
         """The highest clock at which the step stays within the limit."""
@@ -117,7 +127,8 @@ def steps(folder: Path) -> list[Part]:
                 gpu,
                 phase(rows, samples, name)[0],
                 untraced[name],
-                mean(memory_ms(step) for step in ranks),
+                mean(map(attention_ms, ranks)),
+                mean(map(memory_ms, ranks)),
                 products / split,
                 attention / split,
                 0.0 if gpus == "1" else SENT_GB[shape][gpus == "4"],
@@ -126,7 +137,7 @@ def steps(folder: Path) -> list[Part]:
     return found
 
 
-def mixed(folder: Path, gpu: str = "h100") -> list[Part]:
+def mixed(folder: Path, gpu: str) -> list[Part]:
     """Of bench/power/mixes.py; those whose clock no limit held are left out."""
     samples, highest, found = Samples(folder), load_gpu(gpu).power.highest, []
     for name, line in mixes.lines(folder).items():
@@ -139,17 +150,20 @@ def mixed(folder: Path, gpu: str = "h100") -> list[Part]:
         memory = sum(ms for kind, ms in classes.items() if kind not in PER_FLOP) - fused
         work = teraflop(line["size"], line["layers"], line["seq"], line["mbs"], line["ac"])
         seen = line["set"] == "calibration"
-        found.append(Part(name, seen, gpu, mhz, line["traced_ms"], memory, *work, fused_ms=fused))
+        times = line["traced_ms"], classes["attention"], memory
+        found.append(Part(name, seen, gpu, mhz, *times, *work, fused_ms=fused))
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--mixes", type=Path)
+    parser.add_argument("--mixes", metavar="GPU=DIR", action="append", default=[])
     options = parser.parse_args()
     parts = [part for folder in options.folders for part in steps(folder)]
-    parts += mixed(options.mixes) if options.mixes else []
+    for given in options.mixes:
+        gpu, _, folder = given.partition("=")
+        parts += mixed(Path(folder), gpu)
     errors: dict[tuple[str, bool], list[float]] = defaultdict(list)
     for part in parts:
         clock = part.clock(load_gpu(part.gpu).power)

@@ -20,9 +20,9 @@ def wgrad(tokens, m, n):
     return lambda: a.t() @ b
 
 
-def attention(backward, seq=4096, batch=1):
-    q = torch.randn(batch, 32, seq, 128, **GPU, requires_grad=backward)
-    k, v = (torch.randn(batch, 8, seq, 128, **GPU, requires_grad=backward) for _ in range(2))
+def attention(backward, seq=4096, batch=1, head=128):
+    q = torch.randn(batch, 32, seq, head, **GPU, requires_grad=backward)
+    k, v = (torch.randn(batch, 8, seq, head, **GPU, requires_grad=backward) for _ in range(2))
 
     def forward():
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
@@ -195,6 +195,16 @@ WORK = {
     "attention_backward_16k": lambda: attention(True, 16384),
     "attention_forward_32k": lambda: attention(False, 32768),
     "attention_backward_32k": lambda: attention(True, 32768),
+    "attention_forward_2k_64": lambda: attention(False, 2048, 8, 64),
+    "attention_backward_2k_64": lambda: attention(True, 2048, 8, 64),
+    "attention_forward_4k_64": lambda: attention(False, 4096, 2, 64),
+    "attention_backward_4k_64": lambda: attention(True, 4096, 2, 64),
+    "attention_forward_8k_64": lambda: attention(False, 8192, 4, 64),
+    "attention_backward_8k_64": lambda: attention(True, 8192, 4, 64),
+    "attention_forward_16k_64": lambda: attention(False, 16384, 2, 64),
+    "attention_backward_16k_64": lambda: attention(True, 16384, 2, 64),
+    "attention_forward_32k_64": lambda: attention(False, 32768, 1, 64),
+    "attention_backward_32k_64": lambda: attention(True, 32768, 1, 64),
     "elementwise_8MB": lambda: elementwise(8),
     "elementwise_32MB": lambda: elementwise(32),
     "elementwise_512MB": lambda: elementwise(512),

@@ -101,6 +101,7 @@ static void set_power(const char *path, int line, const char *name, const char *
         {"drawn_uw", offsetof(struct ph_power, drawn_uw), PH_BOUND_BY_COUNT},
         {"flop_fj", offsetof(struct ph_power, flop_fj), PH_PRECISIONS},
         {"attention_flop_fj", offsetof(struct ph_power, attention_flop_fj), 1},
+        {"attention_base_uw", offsetof(struct ph_power, attention_base_uw), 1},
         {"link_fj", offsetof(struct ph_power, link_fj), 1},
         {"awake_uw", offsetof(struct ph_power, awake_uw), 1},
         {"window_ns", offsetof(struct ph_power, window_ns), 1},

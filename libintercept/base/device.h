@@ -18,6 +18,7 @@ struct ph_power {         /* how the power limit decides clocks (time/power.c) *
      * time, as drawn_uw */
     int64_t flop_fj[PH_PRECISIONS];
     int64_t attention_flop_fj;
+    int64_t attention_base_uw; /* what attention of known FLOP draws beside that, however few */
     int64_t link_fj;   /* femtojoules per byte that is sent */
     int64_t awake_uw;  /* of links that have sent within the window */
     int64_t window_ns; /* over which the limit holds the mean power */

@@ -79,19 +79,20 @@ static void follow(int device, int64_t drawn_uw, int64_t passed)
 
 /* What a kernel of so long would draw at the highest clock, beyond idle. Energy per FLOP goes as
  * the root of the clock and the time as its inverse, so that both together are the law of the
- * others. */
+ * others. Attention draws `attention_base_uw` beside the energy of its FLOP. */
 static int64_t drawn_uw(const struct ph_time *time, uint64_t duration_ns, int64_t clock)
 {
     const struct ph_power *power = &ph_spec()->power;
-    int64_t per_flop = 0, most = 3 * power->available_uw;
+    int64_t per_flop = 0, base = 0, most = 3 * power->available_uw;
     /* products without tensor cores are bound by the issue of instructions */
     if (time->bound_by == PH_BOUND_BY_COMPUTE || time->bound_by == PH_BOUND_BY_ISSUE)
         per_flop = power->flop_fj[time->precision];
-    if (time->bound_by == PH_BOUND_BY_ATTENTION) per_flop = power->attention_flop_fj;
+    if (time->bound_by == PH_BOUND_BY_ATTENTION)
+        per_flop = power->attention_flop_fj, base = power->attention_base_uw;
     if (!per_flop || !time->flop) return power->drawn_uw[time->bound_by];
     uint64_t rate = (time->halved ? time->flop / 2 : time->flop) / duration_ns;
     if (rate >= (uint64_t)(most / per_flop)) return most;
-    int64_t drawn = (int64_t)rate * per_flop / clock * power->highest_khz;
+    int64_t drawn = base + (int64_t)rate * per_flop / clock * power->highest_khz;
     return drawn < most ? drawn : most;
 }
 

@@ -56,6 +56,7 @@ def power_of(table: Table) -> Power:
         drawn=tuple(table.watts(name, default=memory) for name in BOUND_BY),
         per_flop=tuple(flop.picojoules_per_flop(name, default=0.0) for name in Precision.LABELS),
         attention_per_flop=flop.picojoules_per_flop("attention", default=0.0),
+        attention_base=table.watts("attention_base", default=0.0),
         exponent=table.number("exponent", low=1.0),
         link=table.nanojoules_per_byte("link"),
         awake=table.watts("links_awake"),

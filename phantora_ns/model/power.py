@@ -5,8 +5,9 @@ work leaves. Recorded times are those of another mix. docs/kernel-times.md says 
 found; libintercept/time/power.c applies them. Rule: only data and the law; no state.
 
 The law: a kernel draws `drawn` W beyond the idle power at the highest clock, times (clock / highest)
-to the power `exponent` at a lower one. Products and attention take an energy per FLOP instead, times
-(clock / highest) to the power `exponent` - 1: their time goes as one over the clock. Communication
+to the power `exponent` at a lower one. Products take an energy per FLOP instead, times (clock / highest)
+to the power `exponent` - 1: their time goes as one over the clock. Attention takes both, since its power
+depends little on how fast it computes. Communication
 draws `link` per byte that the GPU sends, and `awake` all the time while the last byte is no older than
 `window`. The clock is the highest at which the mean over `window` stays within the limit. Of a
 kernel's time, `follows` goes as one over the clock.
@@ -40,8 +41,9 @@ class Power:
 
     `limit`: the mean power that the limiter holds. `idle`: without work, at the highest clock.
     `drawn`: by kernels beyond that, at the highest clock. `per_flop`: picojoules beyond idle per FLOP of
-    products at the highest clock, by `Precision`, and `attention_per_flop` of attention; where 0, or where the
-    FLOP are not known, a kernel draws `drawn`. `exponent`: of the clock in that power.
+    products at the highest clock, by `Precision`, and `attention_per_flop` of attention, which draws
+    `attention_base` W beside that; where 0, or where the FLOP are not known, a kernel draws `drawn`.
+    `exponent`: of the clock in that power.
     `link`: nanojoules per byte sent. `awake`: of links in use. `window_ns`: the time over which the
     limit holds the mean. `highest`: the clock without a limit. `recorded`: the clock of recorded
     times. `fastest`: the clock above which kernels take no less time; 0: their time does not follow
@@ -55,6 +57,7 @@ class Power:
     drawn: tuple[float, ...]
     per_flop: tuple[float, ...]
     attention_per_flop: float
+    attention_base: float
     exponent: float
     link: float
     awake: float
@@ -72,9 +75,7 @@ class Power:
     def unlimited(cls) -> Power:
         """Of a GPU model about which nothing is known: every kernel takes its recorded time."""
         nothing = (0.0,) * len(BOUND_BY)
-        return cls(
-            0.0, 0.0, nothing, (), 0.0, 1.0, 0.0, 0.0, 1, 0.0, nothing, nothing, nothing, 0.0
-        )
+        return cls(0.0, 0.0, nothing, (), 0.0, 0.0, 1.0, 0.0, 0.0, 1, 0.0, *(nothing,) * 3, 0.0)
 
     @property
     def known(self) -> bool:
@@ -134,6 +135,7 @@ class Power:
         for index, picojoules in enumerate(self.per_flop):
             yield f"flop_fj.{index}", round(1000 * picojoules)
         yield "attention_flop_fj", round(1000 * self.attention_per_flop)
+        yield "attention_base_uw", round(1e6 * self.attention_base)
         for index in range(CLOCKS):
             yield f"clock_khz.{index}", round(1000 * self.clock(1 + index / STEPS))
         for index, permille in enumerate(self.variation(nodes)):

@@ -39,6 +39,7 @@ void set(const int64_t *numbers)
     }
     for (int i = 0; i < PH_PRECISIONS; i++) power->flop_fj[i] = *numbers++;
     power->attention_flop_fj = *numbers++;
+    power->attention_base_uw = *numbers++;
     for (int i = 0; i < PH_POWER_CLOCKS; i++) power->clock_khz[i] = *numbers++;
     for (int i = 0; i < PH_GPU_VARIATIONS; i++) power->variation_permille[i] = *numbers++;
     if (forget) forget();
@@ -65,7 +66,8 @@ MODEL = Power(
     per_flop=tuple(
         {"bf16": 1.0, "tf32": 2.0, "fp32": 2.0}.get(name, 0.0) for name in Precision.LABELS
     ),
-    attention_per_flop=1.2,
+    attention_per_flop=0.4,
+    attention_base=420.0,
     exponent=1.5,
     link=0.5,
     awake=25.0,
@@ -118,7 +120,7 @@ def start(power, model=MODEL):
             for name in ("drawn_uw", "recorded_khz", "fastest_khz", "follows_permille")
         ]
     numbers += [number(f"flop_fj.{index}") for index in range(len(Precision.LABELS))]
-    numbers += [number("attention_flop_fj")]
+    numbers += [number("attention_flop_fj"), number("attention_base_uw")]
     numbers += [number(f"clock_khz.{index}") for index in range(CLOCKS)]
     numbers += [number(f"variation_permille.{index}") for index in range(VARIATIONS)]
     power.set((ctypes.c_int64 * len(numbers))(*numbers))
@@ -395,9 +397,10 @@ def test_products_take_an_energy_per_flop(power, mix, idle):
     for (duration, (bound_by, precision), rate, halved), kernel in zip(mix, found, strict=True):
         each = MODEL.attention_per_flop if bound_by == ATTENTION else MODEL.per_flop[precision]
         flop = duration * rate / (2 if halved else 1)
-        joules += (
-            1e-3 * each * flop * (kernel.clock_khz / 1e3 / MODEL.highest) ** (MODEL.exponent - 1)
-        )
+        ratio = kernel.clock_khz / 1e3 / MODEL.highest
+        joules += 1e-3 * each * flop * ratio ** (MODEL.exponent - 1)
+        if bound_by == ATTENTION:
+            joules += MODEL.attention_base * kernel.duration_ns * ratio**MODEL.exponent
     drawn = joules / (sum(kernel.duration_ns for kernel in found) + idle)
     if all(kernel.held for kernel in found):
         assert drawn == pytest.approx(MODEL.limit - MODEL.idle, rel=0.04)

@@ -137,8 +137,33 @@ class Database:
         when there are none, or when one of their medians is further than `tolerance` (a share) from
         it. Launches recorded in a context that is not `alike` do not count. Each run's medians are
         times `scale` of the run. O(log n + variants)."""
-        if len(fields) != len(signature.KERNEL_FIELDS):
+        medians = [
+            self._median(group, scale) for group in self._equal_launches(fields, alike).values()
+        ]
+        if not medians:
             return None
+        middle = averages.median(medians)
+        return middle if all(abs(m - middle) <= tolerance * middle for m in medians) else None
+
+    def means_of_runs(self, fields: list | tuple) -> list[float]:
+        """Of each run that has recorded launches which differ from `fields` in identity only: the mean
+        of their medians in ns. O(log n + launches)."""
+        runs: dict[str, list[float]] = {}
+        for group in self._equal_launches(fields).values():
+            for uid, found, _ in self._counting(group):
+                runs.setdefault(uid, []).append(found.median)
+        return [averages.fmean(medians) for medians in runs.values()]
+
+    def _equal_launches(
+        self,
+        fields: list | tuple,
+        alike: Callable[[list | None], bool] = lambda context: True,
+    ) -> dict[int, list[tuple[str, Statistics, bool]]]:
+        """What each run has measured of launches that differ from `fields` in identity only, in a context
+        that is `alike`: by the signature's number."""
+        groups: dict[int, list[tuple[str, Statistics, bool]]] = {}
+        if len(fields) != len(signature.KERNEL_FIELDS):
+            return groups
         launch = signed(signature.key(SignatureKind.KERNEL, signature.launch_fields(fields)))
         rows = self._query(
             f"SELECT s.id, t.text, s.rest, c.body, r.uid, {_NUMBERS}, first FROM signatures s "
@@ -146,17 +171,12 @@ class Database:
             "JOIN runs r ON r.id = run LEFT JOIN contexts c ON c.id = context WHERE s.launch = ?",
             launch,
         )
-        groups: dict[int, list[tuple[str, Statistics, bool]]] = {}
         for identity, name, rest, body, uid, *numbers in rows:
             if self._fields(name, rest)[:11] == list(fields[:11]) and alike(
                 None if body is None else self._context(body)
             ):
                 groups.setdefault(identity, []).append((uid, *self._row(numbers)))
-        medians = [self._median(group, scale) for group in groups.values()]
-        if not medians:
-            return None
-        middle = averages.median(medians)
-        return middle if all(abs(m - middle) <= tolerance * middle for m in medians) else None
+        return groups
 
     def recorded_name(self, name: str) -> str | None:
         """The name under which the kernel `name` was recorded with another release of PyTorch; None

@@ -237,6 +237,9 @@ def alike(fields: Any, context: Any, parameters: bytes | None) -> Callable[[Any]
     return same
 
 
+PART_BLOCKS = memory.TENSOR_LISTS[0].blocks
+
+
 class Parts(NamedTuple):
     """Equal launches that do the work of one together: the fields of each, and how many (the last
     of them may be a fraction)."""
@@ -248,16 +251,27 @@ class Parts(NamedTuple):
 def parts(fields: Any) -> Parts | None:
     """A launch over lists of tensors that has more blocks than PyTorch gave one before it had larger
     lists (2.14), as such launches. None for every other launch."""
+    blocks = _list_blocks(fields)
+    if blocks <= PART_BLOCKS:
+        return None
+    return Parts([fields[0], PART_BLOCKS, *fields[2:]], blocks / PART_BLOCKS)
+
+
+def is_whole_part(fields: Any) -> bool:
+    """Whether this is a launch over lists of tensors with as many blocks as PyTorch gave one before 2.14. Its lists
+    hold at most 110 tensors, so that at least two thirds of the blocks have a whole chunk to work on: all
+    such launches of a kernel do about the same work, whatever the tensors."""
+    return _list_blocks(fields) == PART_BLOCKS
+
+
+def _list_blocks(fields: Any) -> int:
+    """The blocks of a launch over lists of tensors; 0 for every other launch."""
     try:
         kernel = signature.parse_kernel(fields)
     except UNREADABLE:
-        return None
-    most = memory.TENSOR_LISTS[0].blocks
-    if kernel.blocks <= most or kernel.blocks != kernel.gx:
-        return None
-    if names.parse(kernel.name).base != "multi_tensor_apply_kernel":
-        return None
-    return Parts([fields[0], most, *fields[2:]], kernel.blocks / most)
+        return 0
+    lists = names.parse(kernel.name).base == "multi_tensor_apply_kernel"
+    return kernel.blocks if lists and kernel.blocks == kernel.gx else 0
 
 
 def attention_call(
