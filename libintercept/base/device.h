@@ -19,9 +19,9 @@ struct ph_power {         /* how the power limit decides clocks (time/power.c) *
     int64_t flop_fj[PH_PRECISIONS];
     int64_t attention_flop_fj;
     int64_t attention_base_uw; /* what attention of known FLOP draws beside that, however few */
-    int64_t link_fj;   /* femtojoules per byte that is sent */
-    int64_t awake_uw;  /* of links that have sent within the window */
-    int64_t window_ns; /* over which the limit holds the mean power */
+    int64_t link_fj;           /* femtojoules per byte that is sent */
+    int64_t awake_uw;          /* of links that have sent within the window */
+    int64_t window_ns;         /* over which the limit holds the mean power */
     int64_t highest_khz;
     int64_t recorded_khz[PH_BOUND_BY_COUNT]; /* of the recorded times */
     /* the clock above which kernels take no less time; 0: their time does not follow the clock */
