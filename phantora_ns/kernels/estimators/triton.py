@@ -3,9 +3,10 @@ launch's small integers.
 
 Why it exists: such a kernel has no C++ name that gives the types. Its grid depends on the block sizes
 that autotuning chose, not only on the work. The parameters do give the work: first the tensors'
-addresses, then the sizes of the dimensions (`xnumel, r0_numel`). Where no framework operator
-encloses the launch, its identity holds them (docs/wire-protocol.md). Names and order of the
-parameters follow torch/_inductor/codegen/triton.py, release 2.11. The tensors' types are not known.
+addresses, then the symbols of dynamic shapes (`ks0`), last the sizes of the dimensions (`ynumel, xnumel,
+r0_numel`). Where no framework operator encloses the launch, its identity holds them (docs/wire-protocol.md).
+Names and order of the parameters follow torch/_inductor/codegen/triton.py, release 2.11. The tensors' types are
+not known.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def work(kernel: Kernel, identity: Any) -> Work | None:
         return None
     given = integers(identity)
     tensors = given.count(ADDRESS)
-    sizes = [value for value in given if value not in (0, ADDRESS)]
+    # The grid is as wide as x and as high as y. What comes before these sizes is a symbol.
+    dimensions = 1 + (kernel.gy * kernel.gz > 1) + (found[1] != POINTWISE)
+    sizes = [value for value in given if value not in (0, ADDRESS)][-dimensions:]
     if found[1] == POINTWISE or len(sizes) < 2:
         volume = (
             math.prod(sizes)
