@@ -387,7 +387,7 @@ class KernelTimes:
                 self.renamed += 1
                 return duration, Source.EXACT
         duration = None
-        if launch.is_whole_part(fields):
+        if launch.is_whole_part(fields, parameters):
             duration = self._part_ns(database, fields, LEAST_RUNS)
         if duration is None:
             alike = launch.alike(fields, context, parameters)

@@ -6,6 +6,7 @@ shipped database, each run left out in turn.
 """
 
 import statistics
+import struct
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from recorded import kernel, record
 
 from phantora_ns.kernels.database import databases
 from phantora_ns.kernels.database.database import Database
-from phantora_ns.kernels.estimators import launch
+from phantora_ns.kernels.estimators import launch, memory
 from phantora_ns.kernels.lookup import LEAST_RUNS, KernelTimes
 from phantora_ns.protocol import SignatureKind, Source
 
@@ -28,6 +29,19 @@ CONTEXT = ["aten::_fused_adamw_", 1 << 30, 0, [[4096, 4096]]]
 
 def of_blocks(blocks, identity=b"new", name=ADAM):
     return [name, blocks, *kernel(name, identity)[2:]]
+
+
+def lists(layout, *elements):
+    """The first parameter of a fused launch over tensors of so many elements, all that its 320 blocks work on."""
+    sizes_at, tensor_at, chunk_at, size = layout.places(4, True)
+    data = bytearray(size)
+    places = [(t, c) for t, n in enumerate(elements) for c in range(-(-n // memory.CHUNK))]
+    assert len(places) == 320 and len(elements) <= layout.tensors[3]
+    struct.pack_into(f"<{len(elements)}q", data, sizes_at, *elements)
+    index = "B" if layout.index_bytes == 1 else "H"
+    struct.pack_into(f"<320{index}", data, tensor_at, *(tensor for tensor, _ in places))
+    struct.pack_into("<320i", data, chunk_at, *(chunk for _, chunk in places))
+    return bytes(data)
 
 
 def runs(folder, *times):
@@ -65,6 +79,16 @@ def test_few_runs_and_other_launches_are_left_to_the_models(tmp_path):
         assert not launch.is_whole_part(of_blocks(blocks))
     assert not launch.is_whole_part(of_blocks(320, name="vectorized_elementwise_kernel"))
     assert not launch.is_whole_part(["no launch"])
+
+
+def test_parameters_tell_a_launch_of_many_small_tensors():
+    """Lists of torch 2.14 hold 210 tensors of a fused optimizer: 320 blocks may then have little to do."""
+    old, new = memory.TENSOR_LISTS
+    whole = lists(old, *[9 * memory.CHUNK - 5] * 35, 5 * memory.CHUNK)
+    assert launch.is_whole_part(of_blocks(320), whole)
+    small = lists(new, *[5] * 209, 111 * memory.CHUNK)
+    assert not launch.is_whole_part(of_blocks(320), small)
+    assert launch.is_whole_part(of_blocks(320), b"\xff" * len(small)), "as if nothing were known"
 
 
 @pytest.mark.parametrize("gpu", ["h200", "h100"])

@@ -238,6 +238,8 @@ def alike(fields: Any, context: Any, parameters: bytes | None) -> Callable[[Any]
 
 
 PART_BLOCKS = memory.TENSOR_LISTS[0].blocks
+LEAST_WHOLE = PART_BLOCKS - memory.TENSOR_LISTS[0].tensors[0]
+"""Blocks of such a launch with a whole chunk to work on: the last one of each tensor may have less."""
 
 
 class Parts(NamedTuple):
@@ -251,27 +253,35 @@ class Parts(NamedTuple):
 def parts(fields: Any) -> Parts | None:
     """A launch over lists of tensors that has more blocks than PyTorch gave one before it had larger
     lists (2.14), as such launches. None for every other launch."""
-    blocks = _list_blocks(fields)
-    if blocks <= PART_BLOCKS:
+    found = _over_lists(fields)
+    if found is None or found.blocks <= PART_BLOCKS:
         return None
-    return Parts([fields[0], PART_BLOCKS, *fields[2:]], blocks / PART_BLOCKS)
+    return Parts([fields[0], PART_BLOCKS, *fields[2:]], found.blocks / PART_BLOCKS)
 
 
-def is_whole_part(fields: Any) -> bool:
+def is_whole_part(fields: Any, parameters: bytes | None = None) -> bool:
     """Whether this is a launch over lists of tensors with as many blocks as PyTorch gave one before 2.14. Its lists
-    hold at most 110 tensors, so that at least two thirds of the blocks have a whole chunk to work on: all
-    such launches of a kernel do about the same work, whatever the tensors."""
-    return _list_blocks(fields) == PART_BLOCKS
-
-
-def _list_blocks(fields: Any) -> int:
-    """The blocks of a launch over lists of tensors; 0 for every other launch."""
+    hold at most 110 tensors, so that at least 210 of the 320 blocks have a whole chunk to work on: all such
+    launches of a kernel do about the same work, whatever the tensors. Later lists hold more; `parameters`,
+    where known, tell how much work it is."""
+    kernel = _over_lists(fields, parameters)
+    if kernel is None or kernel.blocks != PART_BLOCKS:
+        return False
     try:
-        kernel = signature.parse_kernel(fields)
+        traffic = memory.foreach(kernel, names.parse(kernel.name))
     except UNREADABLE:
-        return 0
+        return False
+    return traffic is not None and traffic.elements >= LEAST_WHOLE * memory.CHUNK
+
+
+def _over_lists(fields: Any, parameters: bytes | None = None) -> Kernel | None:
+    """A launch over lists of tensors; None for every other one."""
+    try:
+        kernel = signature.parse_kernel(fields, parameters)
+    except UNREADABLE:
+        return None
     lists = names.parse(kernel.name).base == "multi_tensor_apply_kernel"
-    return kernel.blocks if lists and kernel.blocks == kernel.gx else 0
+    return kernel if lists and kernel.blocks == kernel.gx else None
 
 
 def attention_call(
