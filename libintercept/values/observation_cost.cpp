@@ -16,6 +16,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <vector>
 
@@ -30,7 +31,7 @@ namespace
  * owns the tensors. Measured with and without observation (PHANTORA_UNOBSERVED), 160M Llama, 206 ns
  * on trial: 630 ns (one GPU), 570 (DDP), 1,000 (FSDP), 950 (TP). */
 constexpr double kInJobs = 3.6;
-constexpr int kMixes = 16, kRounds = 20, kMembers = 64;
+constexpr int kMixes = 16, kRounds = 21, kMembers = 64;
 enum { kNever, kNow, kDone };
 
 thread_local struct {
@@ -75,18 +76,21 @@ int64_t spent_ns(bool observed, Body body)
     return static_cast<int64_t>(now_ns(CLOCK_THREAD_CPUTIME_ID) - before - trial.excluded_ns);
 }
 
-/* How much longer `body` takes per observation, of which it makes `number` (0: count them). The
- * rounds take turns, so that a busy machine lengthens both. */
+/* How much longer `body` takes per observation, of which it makes `number` (0: count them): the
+ * median over pairs of rounds. The two of a pair follow each other, because the speed of a core may
+ * change from one moment to the next. */
 template <class Body>
 uint64_t cost_ns(uint64_t number, Body body)
 {
-    int64_t with = INT64_MAX, without = INT64_MAX;
-    for (int i = 0; i < kRounds; i++) {
-        without = std::min(without, spent_ns(false, body));
-        with = std::min(with, spent_ns(true, body));
+    std::array<int64_t, kRounds> longer{};
+    for (int64_t &difference : longer) {
+        int64_t without = spent_ns(false, body);
+        difference = spent_ns(true, body) - without;
     }
+    std::nth_element(longer.begin(), longer.begin() + kRounds / 2, longer.end());
+    int64_t middle = longer[kRounds / 2];
     if (!number) number = trial.observed;
-    return number && with > without ? static_cast<uint64_t>(with - without) / number : 0;
+    return number && middle > 0 ? static_cast<uint64_t>(middle) / number : 0;
 }
 
 Costs measure_costs()
