@@ -164,7 +164,7 @@ static void cut_locked(struct ph_stream *stream)
     stream->last_cut = ph_expr_cut(&stream->expr, stream->last_cut);
 }
 
-/* called before a kernel is put into the stream's expression */
+/* Call it before adding a kernel to the stream's expression: a full expression is cut first. */
 static void count_kernel_locked(struct ph_stream *stream)
 {
     if (stream->kernels >= MOST_KERNELS) cut_locked(stream);

@@ -76,9 +76,9 @@ int64_t spent_ns(bool observed, Body body)
     return static_cast<int64_t>(now_ns(CLOCK_THREAD_CPUTIME_ID) - before - trial.excluded_ns);
 }
 
-/* How much longer `body` takes per observation, of which it makes `number` (0: count them): the
- * median over pairs of rounds. The two of a pair follow each other, because the speed of a core may
- * change from one moment to the next. */
+/* The cost of one observation in ns: by how much `body` takes longer with observation than without,
+ * in the median of kRounds pairs of rounds, divided by the `number` of its observations (0: count
+ * them). The rounds are compared in pairs, because the speed of a core may change meanwhile. */
 template <class Body>
 uint64_t cost_ns(uint64_t number, Body body)
 {

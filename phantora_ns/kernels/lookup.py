@@ -386,9 +386,8 @@ class KernelTimes:
             if duration is not None:
                 self.renamed += 1
                 return duration, Source.EXACT
-        duration = None
-        if launch.is_whole_part(fields, parameters):
-            duration = self._part_ns(database, fields, LEAST_RUNS)
+        whole = launch.is_whole_part(fields, parameters)
+        duration = self._part_ns(database, fields, LEAST_RUNS) if whole else None
         if duration is None:
             alike = launch.alike(fields, context, parameters)
             duration = database.variants(fields, alike, scale=scale)
@@ -396,10 +395,10 @@ class KernelTimes:
         return duration, Source.LAUNCH
 
     def _part_ns(self, database: Database, fields: Any, least_runs: int) -> float | None:
-        """The time of a launch over lists of tensors for which `launch.is_whole_part`: the median over runs of
-        what such launches took there in the mean. Single ones differ by up to 1.7 times within a run, for
-        reasons that no signature holds, and the means of most runs by 1 to 4 %. None when fewer runs have
-        recorded such launches. O(1) after the first of equal launches."""
+        """The time in ns of a full launch over lists of tensors (`launch.is_whole_part`): each run's mean of
+        such launches, and the median of these means. A single launch says little: within one run they differ by up to
+        1.7 times, for reasons that no signature holds, while the means of most runs differ by 1 to 4 %. None when
+        fewer than `least_runs` runs have recorded such launches. O(1) after the first of equal launches."""
         key = database.path, signature.encode(SignatureKind.KERNEL, signature.launch_fields(fields))
         if key not in self._parts:
             self._parts[key] = database.means_of_runs(fields)

@@ -1,8 +1,8 @@
 """Launches over lists of tensors (fused optimizers, foreach operators) that nobody recorded.
 
-Why it exists: how long one takes depends on something that no signature holds, so that a model of single ones
-followed whichever run was most like the job, and a 13B model's optimizer step was 30 % long. The oracle is the
-shipped database, each run left out in turn.
+Why it exists: how long a single one takes depends on something that no signature holds. The models, which learn single
+launches, took the time of the run that was most like the job, and a 13B model's optimizer was 20 % long. The oracle
+is the shipped database, each run left out in turn.
 """
 
 import statistics
