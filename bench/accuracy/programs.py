@@ -29,11 +29,13 @@ TITAN_ASSETS = ROOT / "build" / "bench-accuracy" / "titan"
 
 class Outcome(NamedTuple):
     """What the log of a run says: the median step in seconds, the host's part of it (None: not
-    recorded), and [allocated, reserved] of each rank (None: not to the byte)."""
+    recorded), [allocated, reserved] of each rank (None: not to the byte), and each step after the
+    warm-up, in seconds."""
 
     median_s: float
     issue_s: float | None
     peaks: list[list[int]] | None
+    times_s: list[float]
 
 
 class Program(Protocol):
@@ -92,7 +94,8 @@ class Script:
         if not found:
             raise ValueError("no RESULT in the log")
         result = json.loads(found[-1])
-        return Outcome(result["median_s"], result.get("issue_median_s"), peaks_of(result))
+        timed = result["times"][result["warmup"] :]
+        return Outcome(result["median_s"], result.get("issue_median_s"), peaks_of(result), timed)
 
 
 def peaks_of(result: Mapping) -> list[list[int]]:
@@ -142,7 +145,8 @@ class Titan:
         kept = kept[min(TITAN_WARM_UP, len(kept) // 2) :]
         if not kept:
             raise ValueError("no steps in the log")
-        return Outcome(statistics.median(self.tokens / rate for rate in kept), None, None)
+        timed = [self.tokens / rate for rate in kept]
+        return Outcome(statistics.median(timed), None, None, timed)
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,8 @@ class FrameworkJob:
     def read(self, log: str) -> Outcome:
         found = self.job.read(log)
         peaks = zip(found["peak_allocated"], found["peak_reserved"], strict=True)
-        return Outcome(found["median_ms"] / 1e3, None, [list(pair) for pair in peaks])
+        timed = [time / 1e3 for time in found["step_ms"][jobs.TIMED]]
+        return Outcome(found["median_ms"] / 1e3, None, [list(pair) for pair in peaks], timed)
 
 
 MODULES = {"megatron-core": "megatron.core"}

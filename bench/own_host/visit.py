@@ -70,7 +70,13 @@ def outcome(real: Measured, status: int | str, log: str) -> dict:
         found = real.program.read(log)
     except (ValueError, KeyError, IndexError) as error:
         return {"status": status, "error": f"{type(error).__name__}: {error}"}
-    return {"status": status, "median_s": found.median_s, "issue_s": found.issue_s}
+    return {
+        "status": status,
+        "median_s": found.median_s,
+        "issue_s": found.issue_s,
+        "times": [round(time, 6) for time in found.times_s],
+        "peaks": found.peaks,
+    }
 
 
 def run_real(real: Measured, results: Results, port: int, steps: int | None) -> None:
@@ -126,7 +132,7 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=1e9, help="seconds in all")
     parser.add_argument("--lanes", type=int, default=3, help="simulated runs at once")
     parser.add_argument("--only", help="these jobs, comma-separated")
-    parser.add_argument("--modes", default="measured,auto", help=f"of {', '.join(MODES)}")
+    parser.add_argument("--modes", default="measured,auto", help=f"of {', '.join(MODES)}; empty: real runs only")
     parser.add_argument("--led", default="", help="jobs that a GPU leads, comma-separated")
     parser.add_argument("--steps", type=int, help="at most so many steps")
     parser.add_argument("--truth", type=Path, default=TRUTH)
@@ -153,7 +159,9 @@ def main() -> int:
 
     with ThreadPoolExecutor(options.lanes) as pool:
         for future in [
-            pool.submit(one, real, mode) for mode in options.modes.split(",") for real in jobs
+            pool.submit(one, real, mode)
+            for mode in filter(None, options.modes.split(","))
+            for real in jobs
         ]:
             future.result()
     for real in [known[name] for name in options.led.split(",") if name]:
