@@ -26,6 +26,7 @@ from pathlib import Path
 
 from bench.accuracy.measured import TRUTH, Measured, everything
 from bench.frameworks.real import machine, run
+from bench.own_host.beside import Beside
 
 NAMES = {
     1: ("160m-none-1k", "deepspeed-zero3", "titan-llama", "megatron-local"),
@@ -86,8 +87,9 @@ def run_real(real: Measured, results: Results, port: int, steps: int | None) -> 
         *("--nproc-per-node", str(real.gpus), *real.program.words(steps)),
     ]
     extra = dict(real.program.environment())
-    status, log, seconds = run(command, extra, REAL_S, real.program.folder)
-    results.add(real.name, "real", seconds, outcome(real, status, log), log)
+    with Beside() as beside:
+        status, log, seconds = run(command, extra, REAL_S, real.program.folder)
+    results.add(real.name, "real", seconds, outcome(real, status, log) | beside.found(), log)
 
 
 def simulate(real: Measured, mode: str, results: Results, steps: int | None) -> None:

@@ -1,0 +1,62 @@
+"""How fast a host is while a job runs on it: the probe of Python and the CPU score, over and over.
+
+Why it exists: one job takes up to twice as long on one server as on another of the same kind. A real step that
+carries its host's speed says what a cluster file's `server.cpu_score` can explain, and what it cannot.
+Rule: it takes at most 5 % of one core, and no core of the job on a server with more cores than ranks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+import threading
+from types import TracebackType
+
+from phantora_ns.calibrate.host import LIBRARY
+from phantora_ns.launch.record.host_probe import probe
+
+EVERY_S = 0.1
+
+
+class Beside:
+    """While it is entered, a thread measures. Raises OSError without the compiled workload."""
+
+    def __init__(self) -> None:
+        self._score = ctypes.CDLL(str(LIBRARY)).phantora_host_score
+        self._score.restype = ctypes.c_uint64
+        self._probes: list[int] = []
+        self._scores: list[int] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._measure, daemon=True)
+
+    def __enter__(self) -> Beside:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _measure(self) -> None:
+        while not self._ended.wait(EVERY_S):
+            self._probes.append(probe())
+            self._scores.append(self._score())
+
+    def found(self) -> dict[str, int | list[int]]:
+        """The mean and the least, the median and the most of each, in ns; nothing before the first sample."""
+        if not self._scores:
+            return {}
+        both = {"probe_ns": self._probes, "score_ns": self._scores}
+        means: dict[str, int | list[int]] = {
+            name: round(statistics.fmean(some)) for name, some in both.items()
+        }
+        ranges = {
+            f"{name}_range": [min(some), round(statistics.median(some)), max(some)]
+            for name, some in both.items()
+        }
+        return means | ranges
