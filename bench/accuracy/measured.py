@@ -59,7 +59,8 @@ class Measured:
     """One job with its real result.
 
     `median_s` is of the last run, or over machines (on_other_hosts); `least_s` and `most_s` are the
-    shortest and longest timed step of all of its runs. `every_peaks`: for each measurement,
+    shortest and longest timed step of all of its runs; `spread` is the standard deviation of steps, or of machines,
+    over the median. `every_peaks`: for each measurement,
     [allocated, reserved] of each rank that was recorded; empty where peaks were not recorded to the
     byte. Where real runs differ, each of them is a right answer. (DDP's first bucket lives until
     NCCL's watchdog, which looks every 100 ms, has seen its all-reduce.) `issue_s` is None when it was
@@ -92,24 +93,33 @@ def everything(truth: Path = TRUTH) -> dict[str, Measured]:
 
 
 def on_other_hosts(jobs: dict[str, Measured], results: Path = HOSTS) -> dict[str, Measured]:
-    """The jobs, with what they took on further machines (bench/own_host). Hosts differ, so a job whose
-    host decides has the median over machines, each of which counts once, and a band from the shortest
-    to the longest step on any of them. Jobs that the GPU decides stay as they are."""
+    """The jobs, with what they took on further machines (bench/own_host). Chips and hosts differ, so a job has
+    the median over machines, each of which counts once, a band from the shortest to the longest step on any of
+    them, and the peaks of all of them. Its spread is that of its steps on one machine or of the machines' medians,
+    whichever is wider."""
     found = dict(jobs)
     medians: dict[str, dict[str, list[float]]] = {}
     for line in results.read_text().splitlines():
         run = json.loads(line)
         name = run["name"]
-        if run["how"] != "real" or name not in found or found[name].bound != "host":
+        if run["how"] != "real" or name not in found:
             continue
         medians.setdefault(name, {}).setdefault(run["machine"], []).append(run["median_s"])
-        real, timed = found[name], run["times"]
+        real, timed = found[name], run["times"] or [run["median_s"]]
+        peaks = (run["peaks"],) if real.every_peaks and run.get("peaks") else ()
         found[name] = dataclasses.replace(
-            real, least_s=min(real.least_s, *timed), most_s=max(real.most_s, *timed)
+            real,
+            least_s=min(real.least_s, *timed),
+            most_s=max(real.most_s, *timed),
+            every_peaks=(*real.every_peaks, *peaks),
         )
     for name, machines in medians.items():
-        each = [found[name].median_s, *map(statistics.median, machines.values())]
-        found[name] = dataclasses.replace(found[name], median_s=statistics.median(each))
+        real = found[name]
+        each = [real.median_s, *map(statistics.median, machines.values())]
+        middle = statistics.median(each)
+        found[name] = dataclasses.replace(
+            real, median_s=middle, spread=max(real.spread, statistics.pstdev(each) / middle)
+        )
     return found
 
 

@@ -53,6 +53,20 @@ def within(real: Measured, simulated_s: float) -> bool:
     return real.least_s * (1 - WIDENED) <= simulated_s <= real.most_s * (1 + WIDENED)
 
 
+def held_against(real: Measured, simulated_s: float) -> dict:
+    """What a row says of its simulated step beside the real ones: these fields follow from the real runs that
+    are known today, also where the simulated one was kept from an earlier day."""
+    return {
+        "kind": kind_of(real.bound, real.spread),
+        "real_s": real.median_s,
+        "real_least_s": real.least_s,
+        "real_most_s": real.most_s,
+        "within": within(real, simulated_s),
+        "spread": real.spread,
+        "error": simulated_s / real.median_s - 1,
+    }
+
+
 def row_of(real: Measured, simulated: Outcome, report: dict, whole: bool) -> dict:
     """One row: times in seconds, error as a part of the real time, memory in bytes of every rank.
     `simulated`: what the job's log says; `report`: phantora-ns' (docs/report.md); `whole`: it ran
@@ -64,14 +78,8 @@ def row_of(real: Measured, simulated: Outcome, report: dict, whole: bool) -> dic
         "name": real.name,
         "set": real.set,
         "gpus": real.gpus,
-        "kind": kind_of(real.bound, real.spread),
-        "real_s": real.median_s,
-        "real_least_s": real.least_s,
-        "real_most_s": real.most_s,
-        "within": within(real, simulated.median_s),
-        "spread": real.spread,
+        **held_against(real, simulated.median_s),
         "simulated_s": simulated.median_s,
-        "error": simulated.median_s / real.median_s - 1,
         "real_issue_s": real.issue_s,
         "simulated_issue_s": simulated.issue_s,
         "real_peaks": real.every_peaks[-1] if real.every_peaks else None,

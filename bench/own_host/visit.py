@@ -134,7 +134,9 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=1e9, help="seconds in all")
     parser.add_argument("--lanes", type=int, default=3, help="simulated runs at once")
     parser.add_argument("--only", help="these jobs, comma-separated")
-    parser.add_argument("--modes", default="measured,auto", help=f"of {', '.join(MODES)}; empty: real runs only")
+    parser.add_argument(
+        "--modes", default="measured,auto", help=f"of {', '.join(MODES)}; empty: real runs only"
+    )
     parser.add_argument("--led", default="", help="jobs that a GPU leads, comma-separated")
     parser.add_argument("--steps", type=int, help="at most so many steps")
     parser.add_argument("--truth", type=Path, default=TRUTH)

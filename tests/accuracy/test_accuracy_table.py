@@ -4,6 +4,7 @@ compared to the byte, rows reused only when nothing that decided them has change
 import dataclasses
 import importlib
 import json
+import statistics
 from pathlib import Path
 
 import pytest
@@ -213,12 +214,13 @@ def test_what_scripts_print_is_read(bench):
     with pytest.raises(ValueError):
         script.read("step 1\nTraceback")
     result = {"median_s": 2.0, "peak_alloc_ranks": [3, 4], "peak_reserved_ranks": [5, 6]}
+    result |= {"times": [9.0, 1.5, 2.5], "warmup": 1}
     outcome = script.read(f"noise\nRESULT {json.dumps(result)}\nmore")
-    assert outcome == (2.0, None, [[3, 5], [4, 6]])
+    assert outcome == (2.0, None, [[3, 5], [4, 6]], [1.5, 2.5])
     titan = bench["programs"].Titan(Path("x.toml"), 8192, 12)
     line = "step: {:2d}  loss: 7.0  grad_norm: 1.0  memory: 50.00GiB(35%)  tps: {}  tflops: 4.0  mfu: 40.00%"
     log = "\n".join(line.format(step, "1" if step < 4 else "8,192") for step in range(1, 13))
-    assert titan.read(log) == (1.0, None, None)
+    assert titan.read(log) == (1.0, None, None, [1.0] * 9)
 
 
 def test_a_peak_is_equal_only_to_the_byte_and_on_every_recorded_rank(bench):
@@ -468,23 +470,37 @@ def test_results_are_one_json_object_a_line():
         assert all(isinstance(json.loads(line), dict) for line in path.read_text().splitlines())
 
 
-def test_further_machines_widen_the_band_of_host_bound_jobs_alone(bench, tmp_path):
-    """Each machine counts once, however often it ran the job."""
-    measured = bench["measured"]
-    real = next(m for m in measured.own_results().values() if m.bound == "host")
-    real = dataclasses.replace(real, name="host", median_s=2.0, least_s=1.5, most_s=2.5)
-    other = dataclasses.replace(real, name="gpu", bound="gpu")
+def test_a_job_on_several_machines_has_their_median_and_all_their_steps(bench, tmp_path):
+    """Each machine counts once, however often it ran the job. Where machines differ by more than steps do, that is
+    the spread: the kind of the row follows from it."""
+    measured, rows = bench["measured"], bench["rows"]
+    real = next(m for m in measured.own_results().values() if m.bound == "gpu" and m.every_peaks)
+    real = dataclasses.replace(real, name="job", median_s=2.0, least_s=1.5, most_s=2.5, spread=0.01)
+    other = dataclasses.replace(real, name="other")
+    peaks = [[1, 2]]
     runs = [
-        ("host", "C", "real", 4.0, [3.0, 5.0]),
-        ("host", "C", "real", 4.2, [4.2]),
-        ("host", "D", "real", 1.0, [1.0]),
-        ("host", "D", "measured", 9.0, None),
-        ("gpu", "D", "real", 9.0, None),
-        ("unknown", "D", "real", 9.0, [9.0]),
+        ("job", "C", "real", 4.0, [3.0, 5.0], None),
+        ("job", "C", "real", 4.2, [4.2], peaks),
+        ("job", "D", "real", 1.0, None, None),
+        ("job", "D", "measured", 9.0, None, None),
+        ("unknown", "D", "real", 9.0, [9.0], None),
     ]
-    keys = ("name", "machine", "how", "median_s", "times")
+    keys = ("name", "machine", "how", "median_s", "times", "peaks")
     file = tmp_path / "hosts.jsonl"
     file.write_text("".join(json.dumps(dict(zip(keys, run, strict=True))) + "\n" for run in runs))
-    found = measured.on_other_hosts({"host": real, "gpu": other}, file)
-    assert found["gpu"] == other
-    assert (found["host"].median_s, found["host"].least_s, found["host"].most_s) == (2.0, 1.0, 5.0)
+    found = measured.on_other_hosts({"job": real, "other": other}, file)
+    assert found["other"] == other
+    job = found["job"]
+    assert (job.median_s, job.least_s, job.most_s) == (2.0, 1.0, 5.0)
+    assert job.every_peaks == (*real.every_peaks, peaks)
+    assert job.spread == pytest.approx(statistics.pstdev([2.0, 4.1, 1.0]) / 2.0)
+    assert rows.kind_of(real.bound, real.spread) == "steady"
+    assert rows.held_against(job, 2.2) == {
+        "kind": "varying",
+        "real_s": 2.0,
+        "real_least_s": 1.0,
+        "real_most_s": 5.0,
+        "within": True,
+        "spread": job.spread,
+        "error": pytest.approx(0.1),
+    }
