@@ -98,11 +98,14 @@ def test_other_constants_have_fits_of_their_own(tmp_path):
     assert len(names) == 2
 
 
-def test_no_more_than_the_last_folders_are_kept(tmp_path):
+def test_the_folders_that_were_used_last_are_kept(tmp_path):
+    """So the shipped database's, which most runs use, stays however many others are made."""
     for number in range(kept.MOST + 3):
         assert kept.KeptFits(tmp_path, [], number)("name", lambda n=number: n) == number
+        assert kept.KeptFits(tmp_path, [], 0)("name", lambda: "anew") == 0
     assert len(os.listdir(tmp_path)) == kept.MOST
     assert kept.KeptFits(tmp_path, [], kept.MOST + 2)("name", lambda: "anew") == kept.MOST + 2
+    assert kept.KeptFits(tmp_path, [], 1)("name", lambda: "anew") == "anew"
 
 
 def test_a_folder_that_cannot_be_made_costs_only_time(tmp_path):

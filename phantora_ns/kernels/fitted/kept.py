@@ -24,7 +24,7 @@ import phantora_ns
 from phantora_ns.whole_file import replacing
 
 MOST = 8
-"""Folders that are kept: those that were made last."""
+"""Folders that are kept: those that were used last."""
 _SOURCES = ("kernels", "model")
 """Folders of this package whose code decides a fit."""
 
@@ -48,7 +48,9 @@ class KeptFits:
         path = self._folder / (_digest([name]) + ".pickle")
         with contextlib.suppress(Exception):  # unpickling damaged bytes may raise anything
             if self._folder.stat().st_uid == os.getuid():
-                return pickle.loads(path.read_bytes())
+                found = pickle.loads(path.read_bytes())
+                os.utime(self._folder)
+                return found
         made = make()
         with contextlib.suppress(OSError):
             self._make_folder()
