@@ -236,8 +236,10 @@ class Witnesses:
         elif isinstance(message, messages.CommInit):
             yield "init", message.nranks, message.device, message.vertex, message.expression
         elif isinstance(message, messages.CommSplit):
+            # Without the color: a group of one copy is split off when its turn comes, and every rank takes
+            # part in the turns of all. Whether both have the group shows when it is used.
             key = _key(member, message.comm)
-            yield "split", key, message.color < 0, message.vertex, message.expression
+            yield "split", key, message.vertex, message.expression
         elif isinstance(message, messages.Fetch):
             yield "fetch", message.vertex, message.index
 

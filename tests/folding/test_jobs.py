@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.torch_release import torch_release
-
 JOBS = Path(__file__).parent / "jobs"
 OWN = {"representative", "messages"}
 """What folding changes of a rank in the report."""
@@ -23,14 +21,7 @@ def report_of(phantora, path, *arguments):
         ("2", 5, 2, ("parallel.py",)),
         pytest.param("2", 8, 2, ("parallel.py",), marks=pytest.mark.nightly),
         pytest.param("2", 8, 2, ("parallel.py", "bound"), marks=pytest.mark.nightly),
-        pytest.param(
-            *("1/5", 10, 1, ("pipeline.py",)),
-            marks=pytest.mark.skipif(
-                torch_release() >= (2, 15),
-                reason="sends and receives split communicators, and the witnesses differ by the "
-                "host's work before that: such a job is refused",
-            ),
-        ),
+        ("1/5", 10, 1, ("pipeline.py",)),
     ],
     ids=["data and tensor parallel", "of 16 ranks", "communicators split off", "pipeline"],
 )
