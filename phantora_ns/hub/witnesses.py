@@ -11,6 +11,9 @@ One witness decides (`Fold.deciding`): it must agree to the end. It is the one t
 representative, so shards that become smaller from some rank on are seen. The first and the last member
 may differ then, since jobs let them log or save what others do not, and no absent rank is taken for
 them; their differences are reported.
+
+Where the first member alone runs beside the representative, it decides by what it does, not by when. Its
+partners are of the copy of rank 0, which is the root of broadcasts and so reaches what follows at other times.
 """
 
 from __future__ import annotations
@@ -65,11 +68,13 @@ class Pair:
     """A representative and one of its witnesses: the n-th process of one and the n-th of the other.
     `decides`: whether a difference between them means that the job cannot be folded. `roots`: whether both
     must be the root of the same operations; the first member is that of what its class gets from one rank,
-    and the representative never is."""
+    and the representative never is. `times`: whether they must do everything at the same times."""
 
-    def __init__(self, representative: int, witness: int, decides: bool, roots: bool) -> None:
+    def __init__(
+        self, representative: int, witness: int, decides: bool, roots: bool, times: bool = True
+    ) -> None:
         self.ranks = representative, witness
-        self.decides, self._roots = decides, roots
+        self.decides, self._roots, self._times = decides, roots, times
         self.clients: dict[int, Client] = {}
         """By side."""
         self._left: dict[str, tuple[deque[Item], deque[Item]]] = {
@@ -82,10 +87,12 @@ class Pair:
 
     def add(self, side: int, item: Item) -> None:
         """The representative (side 0) or the witness (1) has reported something. O(item)."""
-        if self.difference is not None:
+        if self.difference is not None or (not self._times and item[0] not in _TIMES):
             return
         if item[0] == "ops" and not self._roots:
             item = item[:-1]
+        if not self._times:
+            item = _without_times(item)
         left = self._left[item[0] if item[0] in TRAVELLING else ""]
         if not left[1 - side]:
             left[side].append(item)
@@ -136,11 +143,7 @@ class Witnesses:
         own = fold.representative(client.rank)
         pairs = self._classes.get((own, process))
         if pairs is None:
-            deciding = fold.deciding(own)
-            pairs = tuple(
-                Pair(own, witness, decides=witness == deciding, roots=fold.member(witness) > 0)
-                for witness in fold.witnesses(own)
-            )
+            pairs = tuple(self._pairs(own))
             self._classes[own, process] = pairs
         sides = [
             (pair, pair.ranks.index(client.rank)) for pair in pairs if client.rank in pair.ranks
@@ -148,6 +151,15 @@ class Witnesses:
         for pair, side in sides:
             pair.clients[side] = client
         self._members[client.number] = _Member(pairs, sides, {})
+
+    def _pairs(self, own: int) -> Iterator[Pair]:
+        fold, deciding = self._fold, self._fold.deciding(own)
+        for witness in fold.witnesses(own):
+            decides, roots = witness == deciding, fold.member(witness) > 0
+            if decides and not fold.last:
+                yield Pair(own, witness, True, roots, times=False)
+                decides = False
+            yield Pair(own, witness, decides, roots)
 
     def form(self, client: Client, group: Group) -> None:
         """A client is in a new communicator."""
@@ -186,9 +198,14 @@ class Witnesses:
     def describe(self) -> dict[str, Any]:
         """For hub.json; docs/report.md has the fields."""
         pairs = [pair for own in self._classes.values() for pair in own]
+        compared: dict[tuple[int, ...], int] = {}
+        for own, process in self._classes:
+            for pair in self._classes[own, process]:
+                one = (*pair.ranks, process)
+                compared[one] = max(pair.compared, compared.get(one, 0))
         found = sorted(pair.difference for pair in pairs if pair.difference is not None)
         return {
-            "compared": sum(pair.compared for pair in pairs),
+            "compared": sum(compared.values()),
             "differences": {
                 str(one.witness): f"after {one.after} operations: {one.text}" for one in found
             },
@@ -281,6 +298,20 @@ class _Member(NamedTuple):
 def _key(member: _Member, comm: int) -> Item | None:
     known = member.communicators.get(comm)
     return None if known is None else known[0]
+
+
+_TIMES = {"ops": (3, 4, 5), "step": (1, 3), "init": (3, 4), "split": (2, 3), "fetch": (1,)}
+"""Which fields of an item follow from when it is done: time expressions, what the host has worked, and the numbers
+of vertices, of which there may be more where less is known. Whether other kinds come at all follows from it: who
+knows that a stream is done need not wait for it."""
+
+
+def _without_times(item: Item) -> Item:
+    """What was done, whenever that was."""
+    without = list(item)
+    for at in _TIMES[item[0]]:
+        without[at] = None
+    return tuple(without)
 
 
 _WORDS = {

@@ -15,6 +15,10 @@ def report_of(phantora, path, *arguments):
     return done, json.loads(path.read_text()) if path.exists() else None
 
 
+THREE_D = Path(__file__).parents[2] / "bench" / "ranks" / "three_d.py"
+SMALL = "--size 160m --layers 2 --tp 2 --pp 2 --seq 512 --accum 2 --steps 2"
+
+
 @pytest.mark.parametrize(
     "fold, nodes, each, job",
     [
@@ -22,14 +26,28 @@ def report_of(phantora, path, *arguments):
         pytest.param("2", 8, 2, ("parallel.py",), marks=pytest.mark.nightly),
         pytest.param("2", 8, 2, ("parallel.py", "bound"), marks=pytest.mark.nightly),
         ("1/5", 10, 1, ("pipeline.py",)),
+        pytest.param("2/10", 10, 2, (THREE_D, *SMALL.split()), marks=pytest.mark.nightly),
+        pytest.param(
+            *("2/8 first", 8, 2, (THREE_D, *SMALL.split())),
+            marks=pytest.mark.nightly,
+        ),
     ],
-    ids=["data and tensor parallel", "of 16 ranks", "communicators split off", "pipeline"],
+    ids=[
+        "data and tensor parallel",
+        "of 16 ranks",
+        "communicators split off",
+        "pipeline",
+        "tensors, pipeline and data",
+        "the same with the first witness",
+    ],
 )
 def test_every_rank_takes_the_time_that_it_takes_unfolded(
     phantora, tmp_path, fold, nodes, each, job
 ):
     command = ["torchrun", "--nnodes", nodes, "--nproc-per-node", each, JOBS / job[0], *job[1:]]
-    done, folded = report_of(phantora, tmp_path / "folded", "--fold", fold, *command)
+    fold, _, witnesses = fold.partition(" ")
+    how = ["--fold", fold, *(["--fold-witnesses", witnesses] if witnesses else [])]
+    done, folded = report_of(phantora, tmp_path / "folded", *how, *command)
     assert done.returncode == 0, done.stderr[-3000:]
     done, whole = report_of(phantora, tmp_path / "whole", *command)
     assert done.returncode == 0, done.stderr[-3000:]
