@@ -84,15 +84,19 @@ class Operation:
     values: list[tuple[int, Any]] = field(default_factory=list)
 
 
+def _is_tensor(value: Any) -> bool:
+    return (
+        isinstance(value, (list, tuple))
+        and len(value) >= 3
+        and value[0] == "t"
+        and isinstance(value[2], (list, tuple))
+        and type(value[1]) is int
+        and all(type(d) is int and d > 0 for d in value[2])
+    )
+
+
 def _tensor(value: Any) -> Tensor | None:
-    if (
-        not isinstance(value, (list, tuple))
-        or len(value) < 3
-        or value[0] != "t"
-        or not isinstance(value[2], (list, tuple))
-    ):
-        return None
-    if type(value[1]) is not int or not all(type(d) is int and d > 0 for d in value[2]):
+    if not _is_tensor(value):
         return None
     strides = value[3] if len(value) > 3 and isinstance(value[3], (list, tuple)) else ()
     return Tensor(value[1], tuple(value[2]), tuple(strides))
@@ -107,16 +111,11 @@ def _pairs(value: Any, depth: int = 0) -> Iterator[tuple[int, Any]]:
             continue
         if len(item) == 2 and type(item[0]) is int:
             yield item[0], item[1]
-            if _tensor(item[1]) is None:
+            if not _is_tensor(item[1]):
                 yield from _pairs(item[1], depth + 1)
-        yield from _pairs(
-            [
-                i
-                for i in item
-                if isinstance(i, (list, tuple)) and _tensor(i) is None and len(item) != 2
-            ],
-            depth + 1,
-        )
+        if len(item) != 2:
+            nested = [i for i in item if isinstance(i, (list, tuple)) and not _is_tensor(i)]
+            yield from _pairs(nested, depth + 1)
 
 
 def operations(graph: Any) -> list[Operation]:
