@@ -266,12 +266,24 @@ static uint64_t tick(void)
     return one ? one->tick() : 0;
 }
 
+/* No earlier than the operator around it began. What observing an operator takes is an estimate,
+ * part of which is taken off the host's time after the operator's begin was read. */
+static struct ph_moment in_operator(struct ph_moment at)
+{
+    if (me.depth == 0 || me.depth > NESTED || !me.nested[me.depth - 1].logged) return at;
+    const struct ph_moment *begin = &me.nested[me.depth - 1].op.begin;
+    if (begin->vertex == at.vertex && at.offset < begin->offset) at.offset = begin->offset;
+    return at;
+}
+
 static void log_call(const char *name, struct ph_moment begin, struct ph_moment end,
                      uint64_t begin_tick)
 {
     uint64_t end_tick = tick();
-    struct ph_log_call call = {
-        .correlation = me.correlation, .external = enclosing(), .begin = begin, .end = end};
+    struct ph_log_call call = {.correlation = me.correlation,
+                               .external = enclosing(),
+                               .begin = in_operator(begin),
+                               .end = in_operator(end)};
     pthread_mutex_lock(&log_lock);
     know_thread_locked();
     call.name = text_locked(name);

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from phantora_ns.config import ConfigError, load_gpu
@@ -115,7 +115,8 @@ def test_memory_bounds_products_with_vectors_in_fp32_but_outer_ones(rows, column
     assert gemm.with_vector(call) and not gemm.with_vector(product(m, n, k, batch))
     tiles = math.ceil(m / 64) * math.ceil(n / 32) * batch if gemm.is_outer(call) else 0
     most = max(4.4 * moving, tiles / H200.multiprocessors * H200.number("gemm.outer_tile"))
-    assert moving <= gemm.duration_ns(call, H200) <= H200.number("gemm.base") + most
+    whole_ns = 1.0  # what a time is rounded to; products of a few numbers miss the rest by 0.002
+    assert moving <= gemm.duration_ns(call, H200) <= H200.number("gemm.base") + most + whole_ns
 
 
 def test_products_with_vectors_take_what_an_h100_took():
@@ -268,6 +269,8 @@ def test_attention_is_never_faster_than_the_peaks_and_a_mask_never_costs_work(ca
 
 
 @given(calls, st.sampled_from(["batch", "heads", "queries", "keys", "head_size"]))
+@example(attention.Attention(1, 4, 1, 65, 129, 32, True, False, 2, "cudnn"), "queries")
+@example(attention.Attention(2, 1, 1, 90, 629, 32, True, True, 2, "cudnn"), "queries")
 def test_more_attention_takes_no_less(call, which):
     values = dataclasses.asdict(call)
     more = {which: values[which] * 2} | (
