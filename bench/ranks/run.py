@@ -41,7 +41,7 @@ JOBS = {
     "save-8b-dcp": ["bench/ranks/save_8b.py", "--how", "dcp"],
     "save-8b-full": ["bench/ranks/save_8b.py", "--how", "full"],
     "hsdp-8b": ["examples/train_llama.py", "--size", "8b", "--mode", "hsdp", "--steps", "4"],
-    "three-d-8b": ["bench/ranks/three_d.py", "--steps", "2"],
+    "three-d-8b": ["-m", "bench.ranks.three_d", "--steps", "2"],
 }
 
 

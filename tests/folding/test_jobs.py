@@ -15,20 +15,23 @@ def report_of(phantora, path, *arguments):
     return done, json.loads(path.read_text()) if path.exists() else None
 
 
-THREE_D = Path(__file__).parents[2] / "bench" / "ranks" / "three_d.py"
-SMALL = "--size 160m --layers 2 --tp 2 --pp 2 --seq 512 --accum 2 --steps 2"
+PARALLEL, PIPELINE = JOBS / "parallel.py", JOBS / "pipeline.py"
+THREE_D = (
+    *("-m", "bench.ranks.three_d"),
+    *"--size 160m --layers 2 --tp 2 --pp 2 --seq 512 --accum 2 --steps 2".split(),
+)
 
 
 @pytest.mark.parametrize(
     "fold, nodes, each, job",
     [
-        ("2", 5, 2, ("parallel.py",)),
-        pytest.param("2", 8, 2, ("parallel.py",), marks=pytest.mark.nightly),
-        pytest.param("2", 8, 2, ("parallel.py", "bound"), marks=pytest.mark.nightly),
-        ("1/5", 10, 1, ("pipeline.py",)),
-        pytest.param("2/10", 10, 2, (THREE_D, *SMALL.split()), marks=pytest.mark.nightly),
+        ("2", 5, 2, (PARALLEL,)),
+        pytest.param("2", 8, 2, (PARALLEL,), marks=pytest.mark.nightly),
+        pytest.param("2", 8, 2, (PARALLEL, "bound"), marks=pytest.mark.nightly),
+        ("1/5", 10, 1, (PIPELINE,)),
+        pytest.param("2/10", 10, 2, THREE_D, marks=pytest.mark.nightly),
         pytest.param(
-            *("2/8 first", 8, 2, (THREE_D, *SMALL.split())),
+            *("2/8 first", 8, 2, THREE_D),
             marks=pytest.mark.nightly,
         ),
     ],
@@ -44,7 +47,7 @@ SMALL = "--size 160m --layers 2 --tp 2 --pp 2 --seq 512 --accum 2 --steps 2"
 def test_every_rank_takes_the_time_that_it_takes_unfolded(
     phantora, tmp_path, fold, nodes, each, job
 ):
-    command = ["torchrun", "--nnodes", nodes, "--nproc-per-node", each, JOBS / job[0], *job[1:]]
+    command = ["torchrun", "--nnodes", nodes, "--nproc-per-node", each, *job]
     fold, _, witnesses = fold.partition(" ")
     how = ["--fold", fold, *(["--fold-witnesses", witnesses] if witnesses else [])]
     done, folded = report_of(phantora, tmp_path / "folded", *how, *command)
