@@ -22,6 +22,7 @@ from phantora_ns.hub.stillness import Stillness
 from phantora_ns.model.fold import LAST, Fold
 from phantora_ns.protocol import (
     RANK_STATS,
+    RANK_STATS_AT,
     RANK_STATS_MAGIC,
     RANK_STATS_VERSION,
     VERSION,
@@ -198,8 +199,11 @@ class Run:
         self.go(order)
 
     def hello(self, rank):
-        page = struct.pack("<QQ", RANK_STATS_MAGIC, RANK_STATS_VERSION)
-        (self.folder / "ranks" / str(rank.number)).write_bytes(page.ljust(RANK_STATS.size, b"\0"))
+        page = bytearray(RANK_STATS.size)
+        struct.pack_into("<QQ", page, 0, RANK_STATS_MAGIC, RANK_STATS_VERSION)
+        busy = sum(word[1] for word in rank.program if word[0] == "kernel")
+        struct.pack_into("<Q", page, RANK_STATS_AT["busy_ns"], busy)
+        (self.folder / "ranks" / str(rank.number)).write_bytes(page)
         place = {"rank": rank.number, "world_size": WORLD, "node": rank.number // EACH}
         self.hub.handle(
             rank.identity,
