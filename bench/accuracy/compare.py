@@ -32,7 +32,7 @@ from bench.accuracy.configs import HERE, ROOT, SETS
 from bench.accuracy.moved import since_the_last
 from bench.accuracy.measured import TRUTH, Measured, everything
 from bench.accuracy.programs import Outcome, missing
-from bench.accuracy.rows import held_against, row_of
+from bench.accuracy.rows import held_again, row_of
 from bench.accuracy.tables import (
     HEADER,
     LEGEND,
@@ -285,7 +285,7 @@ def main() -> int:
     earlier = {} if options.fresh else store.finished(options.results, run)
     for real in options.wanted:
         if real.name in earlier:
-            earlier[real.name] |= held_against(real, earlier[real.name]["simulated_s"])
+            earlier[real.name] = held_again(earlier[real.name], real)
     run["rows"] = list(earlier.values())
     print(HEADER, flush=True)
     failed = 0

@@ -53,9 +53,10 @@ def within(real: Measured, simulated_s: float) -> bool:
     return real.least_s * (1 - WIDENED) <= simulated_s <= real.most_s * (1 + WIDENED)
 
 
-def held_against(real: Measured, simulated_s: float) -> dict:
-    """What a row says of its simulated step beside the real ones: these fields follow from the real runs that
-    are known today, also where the simulated one was kept from an earlier day."""
+def held_against(real: Measured, simulated_s: float, peaks: list[list[int]] | None) -> dict:
+    """What a row says of its simulated run beside the real ones: these fields follow from the real runs that
+    are known today, also where the simulated one was kept from an earlier day. `peaks`: None when they are not
+    compared."""
     return {
         "kind": kind_of(real.bound, real.spread),
         "real_s": real.median_s,
@@ -64,7 +65,16 @@ def held_against(real: Measured, simulated_s: float) -> dict:
         "within": within(real, simulated_s),
         "spread": real.spread,
         "error": simulated_s / real.median_s - 1,
+        "real_peaks": real.every_peaks[-1] if real.every_peaks else None,
+        "allocated_unequal": None if peaks is None else unequal(real.every_peaks, peaks, 0),
+        "reserved_unequal": None if peaks is None else unequal(real.every_peaks, peaks, 1),
     }
+
+
+def held_again(row: dict, real: Measured) -> dict:
+    """A kept row beside the real runs that are known today."""
+    peaks = None if row["allocated_unequal"] is None else row["simulated_peaks"]
+    return row | held_against(real, row["simulated_s"], peaks)
 
 
 def row_of(real: Measured, simulated: Outcome, report: dict, whole: bool) -> dict:
@@ -78,14 +88,11 @@ def row_of(real: Measured, simulated: Outcome, report: dict, whole: bool) -> dic
         "name": real.name,
         "set": real.set,
         "gpus": real.gpus,
-        **held_against(real, simulated.median_s),
+        **held_against(real, simulated.median_s, peaks if whole else None),
         "simulated_s": simulated.median_s,
         "real_issue_s": real.issue_s,
         "simulated_issue_s": simulated.issue_s,
-        "real_peaks": real.every_peaks[-1] if real.every_peaks else None,
         "simulated_peaks": peaks,
-        "allocated_unequal": unequal(real.every_peaks, peaks, 0) if whole else None,
-        "reserved_unequal": unequal(real.every_peaks, peaks, 1) if whole else None,
         "kernel_time_share": report.get("kernel_time_share"),
         "kernel_time_ns": report.get("kernel_time_ns"),
         "step": report.get("step"),

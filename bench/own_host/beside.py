@@ -14,6 +14,7 @@ from types import TracebackType
 
 from phantora_ns.calibrate.host import LIBRARY
 from phantora_ns.launch.record.host_probe import probe
+from phantora_ns.launch.record.host_speed import usual_mean
 
 EVERY_S = 0.1
 
@@ -48,15 +49,16 @@ class Beside:
             self._scores.append(self._score())
 
     def found(self) -> dict[str, int | list[int]]:
-        """The mean and the least, the median and the most of each, in ns; nothing before the first sample."""
-        if not self._scores:
-            return {}
-        both = {"probe_ns": self._probes, "score_ns": self._scores}
-        means: dict[str, int | list[int]] = {
-            name: round(statistics.fmean(some)) for name, some in both.items()
-        }
-        ranges = {
-            f"{name}_range": [min(some), round(statistics.median(some)), max(some)]
-            for name, some in both.items()
-        }
-        return means | ranges
+        """In ns: the mean of each as a first run takes it, without interruptions, and [least, median, most] of all
+        samples. Nothing before the first sample."""
+        found: dict[str, int | list[int]] = {}
+        for name, samples in (("probe_ns", self._probes), ("score_ns", self._scores)):
+            if samples:
+                ordered = sorted(samples)
+                found[name] = usual_mean(ordered)
+                found[f"{name}_range"] = [
+                    ordered[0],
+                    round(statistics.median(ordered)),
+                    ordered[-1],
+                ]
+        return found

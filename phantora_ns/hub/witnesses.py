@@ -12,8 +12,9 @@ representative, so shards that become smaller from some rank on are seen. The fi
 may differ then, since jobs let them log or save what others do not, and no absent rank is taken for
 them; their differences are reported.
 
-Where the first member alone runs beside the representative, it decides by what it does, not by when. Its
-partners are of the copy of rank 0, which is the root of broadcasts and so reaches what follows at other times.
+Where only the first member runs beside the representative, it decides by what it does, not by when. It
+communicates with rank 0 or with ranks of its copy. Rank 0 is the root of broadcasts and finishes them earlier, so
+the whole copy does its work at other times than the other copies do.
 """
 
 from __future__ import annotations
@@ -153,6 +154,8 @@ class Witnesses:
         self._members[client.number] = _Member(pairs, sides, {})
 
     def _pairs(self, own: int) -> Iterator[Pair]:
+        """The pairs of the class of `own`. A first member that decides has two: by what it does, and, only reported,
+        by when."""
         fold, deciding = self._fold, self._fold.deciding(own)
         for witness in fold.witnesses(own):
             decides, roots = witness == deciding, fold.member(witness) > 0
@@ -198,14 +201,9 @@ class Witnesses:
     def describe(self) -> dict[str, Any]:
         """For hub.json; docs/report.md has the fields."""
         pairs = [pair for own in self._classes.values() for pair in own]
-        compared: dict[tuple[int, ...], int] = {}
-        for own, process in self._classes:
-            for pair in self._classes[own, process]:
-                one = (*pair.ranks, process)
-                compared[one] = max(pair.compared, compared.get(one, 0))
         found = sorted(pair.difference for pair in pairs if pair.difference is not None)
         return {
-            "compared": sum(compared.values()),
+            "compared": sum(map(_compared, self._classes.values())),
             "differences": {
                 str(one.witness): f"after {one.after} operations: {one.text}" for one in found
             },
@@ -295,15 +293,23 @@ class _Member(NamedTuple):
     communicators: dict[int, tuple[Item, Group]]
 
 
+def _compared(pairs: tuple[Pair, ...]) -> int:
+    """How much was compared of one class, counted once where a witness has two pairs."""
+    by_witness: dict[tuple[int, int], int] = {}
+    for pair in pairs:
+        by_witness[pair.ranks] = max(pair.compared, by_witness.get(pair.ranks, 0))
+    return sum(by_witness.values())
+
+
 def _key(member: _Member, comm: int) -> Item | None:
     known = member.communicators.get(comm)
     return None if known is None else known[0]
 
 
 _TIMES = {"ops": (3, 4, 5), "step": (1, 3), "init": (3, 4), "split": (2, 3), "fetch": (1,)}
-"""Which fields of an item follow from when it is done: time expressions, what the host has worked, and the numbers
-of vertices, of which there may be more where less is known. Whether other kinds come at all follows from it: who
-knows that a stream is done need not wait for it."""
+"""By kind: the fields of an item that depend on when it is done. These are time expressions, the host's time, and
+the numbers of vertices, since a rank that knows fewer times defines more of them. Kinds that are not here, such as
+"sync", may be missing altogether: a rank that knows that a stream is done does not wait for it."""
 
 
 def _without_times(item: Item) -> Item:

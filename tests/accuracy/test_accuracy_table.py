@@ -495,7 +495,7 @@ def test_a_job_on_several_machines_has_their_median_and_all_their_steps(bench, t
     assert job.every_peaks == (*real.every_peaks, peaks)
     assert job.spread == pytest.approx(statistics.pstdev([2.0, 4.1, 1.0]) / 2.0)
     assert rows.kind_of(real.bound, real.spread) == "steady"
-    assert rows.held_against(job, 2.2) == {
+    assert rows.held_against(job, 2.2, [[1, 2], [1, 3]]) == {
         "kind": "varying",
         "real_s": 2.0,
         "real_least_s": 1.0,
@@ -503,4 +503,11 @@ def test_a_job_on_several_machines_has_their_median_and_all_their_steps(bench, t
         "within": True,
         "spread": job.spread,
         "error": pytest.approx(0.1),
+        "real_peaks": peaks,
+        "allocated_unequal": rows.unequal(job.every_peaks, [[1, 2], [1, 3]], 0),
+        "reserved_unequal": rows.unequal(job.every_peaks, [[1, 2], [1, 3]], 1),
     }
+    kept = {"simulated_s": 2.2, "simulated_peaks": [[9, 9]], "allocated_unequal": None}
+    assert rows.held_again(kept, job)["allocated_unequal"] is None
+    kept["allocated_unequal"] = []
+    assert rows.held_again(kept, job)["allocated_unequal"] == [(0, 8)]

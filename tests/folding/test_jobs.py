@@ -31,7 +31,7 @@ THREE_D = (
         ("1/5", 10, 1, (PIPELINE,)),
         pytest.param("2/10", 10, 2, THREE_D, marks=pytest.mark.nightly),
         pytest.param(
-            *("2/8 first", 8, 2, THREE_D),
+            *("2/8 --fold-witnesses first", 8, 2, THREE_D),
             marks=pytest.mark.nightly,
         ),
     ],
@@ -48,9 +48,7 @@ def test_every_rank_takes_the_time_that_it_takes_unfolded(
     phantora, tmp_path, fold, nodes, each, job
 ):
     command = ["torchrun", "--nnodes", nodes, "--nproc-per-node", each, *job]
-    fold, _, witnesses = fold.partition(" ")
-    how = ["--fold", fold, *(["--fold-witnesses", witnesses] if witnesses else [])]
-    done, folded = report_of(phantora, tmp_path / "folded", *how, *command)
+    done, folded = report_of(phantora, tmp_path / "folded", "--fold", *fold.split(), *command)
     assert done.returncode == 0, done.stderr[-3000:]
     done, whole = report_of(phantora, tmp_path / "whole", *command)
     assert done.returncode == 0, done.stderr[-3000:]

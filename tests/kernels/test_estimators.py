@@ -107,6 +107,8 @@ def test_only_tensor_cores_need_aligned_rows():
 
 
 @given(sizes, sizes, st.integers(1, 8192), st.permutations(range(3)))
+@example(2, 1, 8192, [1, 0, 2])
+@example(14, 1, 8192, [1, 0, 2])
 def test_memory_bounds_products_with_vectors_in_fp32_but_outer_ones(rows, columns, batch, order):
     """None takes less than memory takes. An outer product takes its tiles, others hardly more than memory."""
     m, n, k = ((1, rows, columns)[at] for at in order)
@@ -114,9 +116,10 @@ def test_memory_bounds_products_with_vectors_in_fp32_but_outer_ones(rows, column
     moving = sum(gemm.moved_bytes(call)) / H200.memory_bytes_per_ns
     assert gemm.with_vector(call) and not gemm.with_vector(product(m, n, k, batch))
     tiles = math.ceil(m / 64) * math.ceil(n / 32) * batch if gemm.is_outer(call) else 0
-    most = max(4.4 * moving, tiles / H200.multiprocessors * H200.number("gemm.outer_tile"))
-    whole_ns = 1.0  # what a time is rounded to; products of a few numbers miss the rest by 0.002
-    assert moving <= gemm.duration_ns(call, H200) <= H200.number("gemm.base") + most + whole_ns
+    # columns are padded to eight: beside a matrix of a few numbers the padded vector counts, too
+    far = 4.4 if max(rows, columns) > 13 else 4.9
+    most = max(far * moving, tiles / H200.multiprocessors * H200.number("gemm.outer_tile"))
+    assert moving <= gemm.duration_ns(call, H200) <= H200.number("gemm.base") + most
 
 
 def test_products_with_vectors_take_what_an_h100_took():

@@ -123,6 +123,16 @@ def test_the_folders_that_were_used_last_are_kept(tmp_path):
     assert kept.KeptFits(tmp_path, [], 1)("name", lambda: "anew") == "anew"
 
 
+def test_a_folder_that_may_only_be_read_serves_as_well(tmp_path, monkeypatch):
+    assert kept.KeptFits(tmp_path, [])("name", lambda: "kept") == "kept"
+
+    def refuse(path):
+        raise PermissionError(path)
+
+    monkeypatch.setattr(os, "utime", refuse)
+    assert kept.KeptFits(tmp_path, [])("name", lambda: "anew") == "kept"
+
+
 def test_a_folder_that_cannot_be_made_costs_only_time(tmp_path):
     (tmp_path / "file").touch()
     keep = kept.KeptFits(tmp_path / "file" / "fits", [])

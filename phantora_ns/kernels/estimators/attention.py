@@ -103,8 +103,8 @@ def duration_ns(call: Attention, rates: Rates) -> float:
         missed = min(whole.queries, whole.keys) / 2  # keys that the average query does not see
         # of the longest block, which is full and sees all keys, over the average one
         rows = whole.queries / math.ceil(call.queries / QUERY_BLOCK)
-        longest = max(rows, min(whole.queries, QUERY_BLOCK)) / rows
-        excess = longest * whole.keys / (whole.keys - missed) - 1.0
+        longest = min(whole.queries, QUERY_BLOCK) * whole.keys
+        excess = longest / (rows * (whole.keys - missed)) - 1.0
         tail = rates.number("attention.causal_tail") * excess
         share /= max(1.0 + excess, waves + tail) / waves
     arithmetic = flop(whole) / (peak * share)

@@ -49,7 +49,8 @@ class KeptFits:
         with contextlib.suppress(Exception):  # unpickling damaged bytes may raise anything
             if self._folder.stat().st_uid == os.getuid():
                 found = pickle.loads(path.read_bytes())
-                os.utime(self._folder)
+                with contextlib.suppress(OSError):  # a folder that may only be read serves as well
+                    os.utime(self._folder)
                 return found
         made = make()
         with contextlib.suppress(OSError):

@@ -24,6 +24,12 @@ _FAR = 4
 _PROBE_NS, _MEASURING = (HOST_SAMPLES_HEADER_AT[field] // 8 for field in ("probe_ns", "measuring"))
 
 
+def usual_mean(ordered: list[int]) -> int:
+    """The mean of samples in ascending order, without interruptions. Of one sample or more. O(samples)."""
+    usual = ordered[: bisect.bisect_right(ordered, _FAR * statistics.median(ordered))]
+    return sum(usual) // len(usual)
+
+
 class HostSpeed:
     """The probe's samples of one run."""
 
@@ -45,9 +51,9 @@ class HostSpeed:
             self._beside_ranks = True
             self._samples.clear()
         bisect.insort(self._samples, probe())
-        far = _FAR * statistics.median(self._samples)
-        usual = self._samples[: bisect.bisect_right(self._samples, far)]
-        self._words[_PROBE_NS] = sum(usual) // len(usual)  # one store, because ranks are reading it
+        self._words[_PROBE_NS] = usual_mean(
+            self._samples
+        )  # one store, because ranks are reading it
 
     def close(self) -> None:
         """The file keeps the last mean."""
