@@ -815,19 +815,20 @@ class HostTableSlot(NamedTuple):
 
 
 HOST_SAMPLES_MAGIC = 0x50484E53484F534D
-HOST_SAMPLES_VERSION = 5
+HOST_SAMPLES_VERSION = 6
 HOST_SAMPLES_FILE = "host.smp"
-HOST_SAMPLES_HEADER = Struct("<QQQQQQQQQ")
+HOST_SAMPLES_HEADER = Struct("<QQQQQQQQQQ")
 HOST_SAMPLES_HEADER_AT = {
     "magic": 0,
     "version": 8,
     "capacity": 16,
     "lost": 24,
-    "reference_ns": 32,
-    "probe_ns": 40,
-    "measuring": 48,
-    "early_ns": 56,
-    "early_permille": 64,
+    "measuring": 32,
+    "early_ns": 40,
+    "reference_ns": 48,
+    "reference_again_ns": 56,
+    "probe_ns": 64,
+    "probe_again_ns": 72,
 }
 """Offsets of the fields."""
 
@@ -842,16 +843,18 @@ class HostSamplesHeader(NamedTuple):
     """slots, a power of two"""
     lost: int
     """samples for which there was no slot"""
-    reference_ns: int
-    """what the probe takes on the reference machine"""
-    probe_ns: int
-    """the mean of what it takes here; 0: not known yet"""
     measuring: int
     """1: a rank measures"""
     early_ns: int
-    """of a time at the reference machine's speed, so much counts only in part"""
-    early_permille: int
-    """that part, in thousandths"""
+    """of a time, so much is as slow as the probe's first pass; the rest as its second"""
+    reference_ns: int
+    """what the probe's first pass stands for on the reference machine"""
+    reference_again_ns: int
+    """the same of its second pass"""
+    probe_ns: int
+    """the mean of its first passes here; 0: not known yet"""
+    probe_again_ns: int
+    """the mean of its second passes, which is written first"""
 
     @classmethod
     def unpack(cls, data: Buffer, at: int = 0) -> "HostSamplesHeader":

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import statistics
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -89,7 +90,56 @@ class Measured:
 def everything(truth: Path = TRUTH) -> dict[str, Measured]:
     """All jobs by name. Raises OSError, ValueError, KeyError."""
     found = own_results() | truth_results(truth) | framework_results() | zoo_results()
-    return on_other_hosts(found)
+    return on_other_hosts(found) | further_results(truth)
+
+
+def further_results(
+    truth: Path = TRUTH,
+    results: Path = HOSTS,
+    configs: Path = HERE / "configs.toml",
+    unmeasured: bool = False,
+) -> dict[str, Measured]:
+    """The jobs under `further` of configs.toml, all of whose runs are on further machines. Each machine counts once.
+    Jobs that did not run yet are left out, or have NaN as times. Raises ValueError for an unknown set."""
+    runs = _real_runs(results)
+    found = {}
+    for entry in tomllib.loads(configs.read_text())["further"]:
+        mine = runs.get(entry["name"], [])
+        if entry["set"] not in SETS:
+            raise ValueError(
+                f"{configs}: {entry['name']}: set {entry['set']!r} is not one of {SETS}"
+            )
+        if not mine and not unmeasured:
+            continue
+        each = _each_machine(mine) or [math.nan]
+        timed = _every_step(mine) or [math.nan]
+        flags = tuple(entry["flags"].split())
+        script = (*entry["script"][:-1], _below(entry["script"][-1], truth))
+        found[entry["name"]] = Measured(
+            entry["name"],
+            entry["set"],
+            entry["bound"],
+            entry["gpus"],
+            Script(
+                script,
+                flags,
+                int(flags[flags.index("--steps") + 1]),
+                packages=tuple(entry.get("packages", ())),
+            ),
+            statistics.median(each),
+            min(timed),
+            max(timed),
+            statistics.pstdev(each) / statistics.median(each) if mine else 0.0,
+            None,
+            _peaks(mine),
+            None,
+        )
+    return found
+
+
+def _below(script: str, truth: Path) -> str:
+    """A script's path, of one in the folder of real runs."""
+    return str(truth / script.removeprefix("truth/")) if script.startswith("truth/") else script
 
 
 def on_other_hosts(jobs: dict[str, Measured], results: Path = HOSTS) -> dict[str, Measured]:
@@ -98,29 +148,47 @@ def on_other_hosts(jobs: dict[str, Measured], results: Path = HOSTS) -> dict[str
     them, and the peaks of all of them. Its spread is that of its steps on one machine or of the machines' medians,
     whichever is wider."""
     found = dict(jobs)
-    medians: dict[str, dict[str, list[float]]] = {}
-    for line in results.read_text().splitlines():
-        run = json.loads(line)
-        name = run["name"]
-        if run["how"] != "real" or name not in found:
+    for name, runs in _real_runs(results).items():
+        if name not in found:
             continue
-        medians.setdefault(name, {}).setdefault(run["machine"], []).append(run["median_s"])
-        real, timed = found[name], run["times"] or [run["median_s"]]
-        peaks = (run["peaks"],) if real.every_peaks and run.get("peaks") else ()
-        found[name] = dataclasses.replace(
-            real,
-            least_s=min(real.least_s, *timed),
-            most_s=max(real.most_s, *timed),
-            every_peaks=(*real.every_peaks, *peaks),
-        )
-    for name, machines in medians.items():
-        real = found[name]
-        each = [real.median_s, *map(statistics.median, machines.values())]
+        real, timed = found[name], _every_step(runs)
+        each = [real.median_s, *_each_machine(runs)]
         middle = statistics.median(each)
         found[name] = dataclasses.replace(
-            real, median_s=middle, spread=max(real.spread, statistics.pstdev(each) / middle)
+            real,
+            median_s=middle,
+            least_s=min(real.least_s, *timed),
+            most_s=max(real.most_s, *timed),
+            spread=max(real.spread, statistics.pstdev(each) / middle),
+            every_peaks=real.every_peaks and (*real.every_peaks, *_peaks(runs)),
         )
     return found
+
+
+def _real_runs(results: Path) -> dict[str, list[dict]]:
+    """Those on further machines, by name."""
+    found: dict[str, list[dict]] = {}
+    for line in results.read_text().splitlines():
+        run = json.loads(line)
+        if run["how"] == "real":
+            found.setdefault(run["name"], []).append(run)
+    return found
+
+
+def _each_machine(runs: Iterable[Mapping]) -> list[float]:
+    """The median step of each machine, in seconds."""
+    machines: dict[str, list[float]] = {}
+    for run in runs:
+        machines.setdefault(run["machine"], []).append(run["median_s"])
+    return [statistics.median(medians) for medians in machines.values()]
+
+
+def _every_step(runs: Iterable[Mapping]) -> list[float]:
+    return [time for run in runs for time in run["times"] or [run["median_s"]]]
+
+
+def _peaks(runs: Iterable[Mapping]) -> tuple:
+    return tuple(run["peaks"] for run in runs if run.get("peaks"))
 
 
 def own_results(folder: Path = HERE / "data") -> dict[str, Measured]:

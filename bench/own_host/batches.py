@@ -97,7 +97,7 @@ def main() -> None:
             next(batches)
         for _ in range(AFTER):
             before()
-            probes[name].append(probe() // 1000)
+            probes[name].append(probe().second_ns // 1000)
         found[name] = batches.rows
     os.write(1, f"\nBATCHES {json.dumps(found | {'probe_us': probes})}\n".encode())
 

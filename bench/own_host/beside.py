@@ -25,7 +25,8 @@ class Beside:
     def __init__(self) -> None:
         self._score = ctypes.CDLL(str(LIBRARY)).phantora_host_score
         self._score.restype = ctypes.c_uint64
-        self._probes: list[int] = []
+        self._first: list[int] = []
+        self._second: list[int] = []
         self._scores: list[int] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._measure, daemon=True)
@@ -45,14 +46,17 @@ class Beside:
 
     def _measure(self) -> None:
         while not self._ended.wait(EVERY_S):
-            self._probes.append(probe())
+            passes = probe()
+            self._first.append(passes.first_ns)
+            self._second.append(passes.second_ns)
             self._scores.append(self._score())
 
     def found(self) -> dict[str, int | list[int]]:
-        """In ns: the mean of each as a first run takes it, without interruptions, and [least, median, most] of all
-        samples. Nothing before the first sample."""
+        """In ns, of the probe's first pass, its second (`probe_ns`) and the score: the mean as a first run takes it,
+        without interruptions, and [least, median, most] of all samples. Nothing before the first sample."""
         found: dict[str, int | list[int]] = {}
-        for name, samples in (("probe_ns", self._probes), ("score_ns", self._scores)):
+        every = {"first_ns": self._first, "probe_ns": self._second, "score_ns": self._scores}
+        for name, samples in every.items():
             if samples:
                 ordered = sorted(samples)
                 found[name] = usual_mean(ordered)

@@ -354,7 +354,7 @@ enum ph_message {
 #define PH_HOST_TABLE_VERSION 4
 #define PH_HOST_TABLE_FILE "host.tbl"
 #define PH_HOST_SAMPLES_MAGIC 0x50484e53484f534dull
-#define PH_HOST_SAMPLES_VERSION 5
+#define PH_HOST_SAMPLES_VERSION 6
 #define PH_HOST_SAMPLES_FILE "host.smp"
 #define PH_VALUE_RECORD_FILE "values.rec"
 #define PH_VALUE_TABLE_MAGIC 0x5345554c41564850ull
@@ -590,27 +590,30 @@ struct ph_host_samples_header {
     uint64_t capacity;
     /* samples for which there was no slot */
     _Atomic uint64_t lost;
-    /* what the probe takes on the reference machine */
-    uint64_t reference_ns;
-    /* the mean of what it takes here; 0: not known yet */
-    _Atomic uint64_t probe_ns;
     /* 1: a rank measures */
     _Atomic uint64_t measuring;
-    /* of a time at the reference machine's speed, so much counts only in part */
+    /* of a time, so much is as slow as the probe's first pass; the rest as its second */
     uint64_t early_ns;
-    /* that part, in thousandths */
-    uint64_t early_permille;
+    /* what the probe's first pass stands for on the reference machine */
+    uint64_t reference_ns;
+    /* the same of its second pass */
+    uint64_t reference_again_ns;
+    /* the mean of its first passes here; 0: not known yet */
+    _Atomic uint64_t probe_ns;
+    /* the mean of its second passes, which is written first */
+    _Atomic uint64_t probe_again_ns;
 };
-PH_SIZE(ph_host_samples_header, 72);
+PH_SIZE(ph_host_samples_header, 80);
 PH_AT(ph_host_samples_header, magic, 0);
 PH_AT(ph_host_samples_header, version, 8);
 PH_AT(ph_host_samples_header, capacity, 16);
 PH_AT(ph_host_samples_header, lost, 24);
-PH_AT(ph_host_samples_header, reference_ns, 32);
-PH_AT(ph_host_samples_header, probe_ns, 40);
-PH_AT(ph_host_samples_header, measuring, 48);
-PH_AT(ph_host_samples_header, early_ns, 56);
-PH_AT(ph_host_samples_header, early_permille, 64);
+PH_AT(ph_host_samples_header, measuring, 32);
+PH_AT(ph_host_samples_header, early_ns, 40);
+PH_AT(ph_host_samples_header, reference_ns, 48);
+PH_AT(ph_host_samples_header, reference_again_ns, 56);
+PH_AT(ph_host_samples_header, probe_ns, 64);
+PH_AT(ph_host_samples_header, probe_again_ns, 72);
 
 /* A slot of the host samples. Linear probing from key & (capacity - 1). */
 struct ph_host_samples_slot {

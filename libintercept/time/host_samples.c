@@ -7,12 +7,14 @@
  * the ranks (launch/record/host_probe.py). A slow or busy machine thus lengthens both, and changes
  * no charge.
  *
- * Between two calls the interceptor runs, operators are observed, and other ranks use the same
- * cores. After that the job's code finds caches that are less its own than on a server. So of a
- * time's first early_ns only a part is charged. Longer work fills the caches anew, as the probe
- * does.
+ * The probe has two passes. Between two calls of a job the interceptor runs, operators are
+ * observed, and other ranks use the same cores, so the job's code finds its caches full of other
+ * things, as the first pass does. So a time's first early_ns are at the speed of that. Longer work
+ * fills the caches anew. What is left of a time is at the speed of the second pass.
  *
- * Samples of a thread that has lately not run are longer, and do not count once there are others.
+ * Samples of a thread that has lately not run are longer, and do not count once there are ENOUGH
+ * others. A call site that nearly always comes after a wait is charged those: one other sample may
+ * be anything.
  * A sample FAR times above the others is no usual one. A short one is an interruption and is
  * charged to nobody. A long one is work that comes seldom (a checkpoint, garbage collection, a
  * batch of text), and is charged as it is. A later run charges it on the ranks that did it. It
@@ -34,7 +36,8 @@
 enum {
     SAMPLES = sizeof((struct ph_host_samples_slot *)0)->sample / sizeof(uint32_t),
     UNIT_NS = 16,
-    FAR = 16,  /* times */
+    FAR = 16, /* times */
+    ENOUGH = 8,
     TRIED = 64 /* slots for a key */
 };
 #define FAR_NS 1000000u /* less is an interruption */
@@ -131,14 +134,16 @@ static void add_seldom(struct ph_host_samples_slot *slot, uint64_t ns, uint32_t 
         atomic_store_explicit(&slot->seldom_first, number + 1, memory_order_relaxed);
 }
 
-/* What the reference machine takes for `ns` of this one, without what disturbs here. The launcher
- * reckons in the same way (phantora_ns/kernels/database/host_samples.py). */
+/* What the reference machine takes for `ns` of this one. The launcher reckons in the same way
+ * (phantora_ns/kernels/database/host_samples.py). */
 static uint64_t on_the_reference(uint64_t ns)
 {
-    uint64_t here_ns = READ(header->probe_ns);
-    if (here_ns) ns = (uint64_t)((double)ns * (double)header->reference_ns / (double)here_ns);
+    uint64_t here_ns = READ(header->probe_ns), again_ns = READ(header->probe_again_ns);
+    if (!here_ns) return ns;
     uint64_t early = ns < header->early_ns ? ns : header->early_ns;
-    return ns - early + early * header->early_permille / 1000;
+    double first = (double)header->reference_ns / (double)here_ns;
+    double again = (double)header->reference_again_ns / (double)again_ns;
+    return (uint64_t)((double)early * first + (double)(ns - early) * again);
 }
 
 bool ph_host_samples_add(const struct ph_host_sample *sample, uint64_t *charge_ns)
@@ -152,11 +157,12 @@ bool ph_host_samples_add(const struct ph_host_sample *sample, uint64_t *charge_n
         *charge_ns = on_the_reference(sample->ns);
         return true;
     }
-    if (here && (sample->occurrence == 0 || (sample->cold && READ(slot->warm)))) {
+    if (here && (sample->occurrence == 0 || (sample->cold && READ(slot->warm) >= ENOUGH))) {
         *charge_ns = on_the_reference(here);
         return true;
     }
-    if (!sample->cold && ADD(slot->warm, 1) == 0)
+    bool some_cold = READ(slot->usual) >= ENOUGH; /* or as many as are warm */
+    if (!sample->cold && ADD(slot->warm, 1) == ENOUGH - 1 && some_cold)
         atomic_store_explicit(&slot->usual, 0, memory_order_relaxed);
     uint64_t usual = add_usual(slot, sample->ns);
     if (!here && sample->table_ns) return false;

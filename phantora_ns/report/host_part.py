@@ -36,7 +36,8 @@ def host_part(run_dir: Path, run: dict[str, Any], ranks: Iterable[RankStats]) ->
         "measured": measured
         and {
             "call_sites": len(measured.sites),
-            "speed": round(measured.speed, 4),
+            "speed": round(measured.speed.early, 4),
+            "long_speed": round(measured.speed.rest, 4),
             "lost": measured.lost,
         },
         "call_sites": {name: count for name, count in zip(levels, calls, strict=True) if count},

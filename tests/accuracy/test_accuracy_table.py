@@ -470,6 +470,26 @@ def test_results_are_one_json_object_a_line():
         assert all(isinstance(json.loads(line), dict) for line in path.read_text().splitlines())
 
 
+def test_a_job_that_ran_only_on_further_machines_is_a_row_of_its_own(bench, tmp_path):
+    measured = bench["measured"]
+    found = measured.further_results(tmp_path / "truth")
+    assert {one.set for one in found.values()} == {"calibration"}
+    assert set(found) == set(measured.further_results(unmeasured=True)), "all of them were measured"
+    megatron = found["megatron-tp2-small"].program
+    assert megatron.words(None)[0] == str(tmp_path / "truth" / "frameworks" / "megatron_gpt.py")
+    assert megatron.words(10)[-2:] == ["--steps=10", "--warmup=5"] and megatron.steps == 20
+    file, keys = tmp_path / "hosts.jsonl", ("name", "machine", "how", "median_s", "times")
+    runs = [
+        ("160m-none-512", "C", "real", 4.0, [3.0, 5.0]),
+        ("160m-none-512", "C", "real", 4.0, [4.0]),
+        ("160m-none-512", "D", "real", 1.0, [1.0]),
+    ]
+    file.write_text("".join(json.dumps(dict(zip(keys, run, strict=True))) + "\n" for run in runs))
+    (job,) = measured.further_results(results=file).values()
+    assert (job.median_s, job.least_s, job.most_s) == (2.5, 1.0, 5.0)
+    assert (job.bound, job.gpus, job.every_peaks) == ("host", 1, ())
+
+
 def test_a_job_on_several_machines_has_their_median_and_all_their_steps(bench, tmp_path):
     """Each machine counts once, however often it ran the job. Where machines differ by more than steps do, that is
     the spread: the kind of the row follows from it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from phantora_ns.kernels.database.host_table import Seldom
 from phantora_ns.protocol import (
@@ -27,20 +28,26 @@ CAPACITY, FEWEST = 1 << 16, 1 << 10
 
 @dataclass(frozen=True)
 class Reference:
-    """The machine whose times are charged. `probe_ns`: what the probe of a machine's speed takes there. Of a
-    time's first `early_ns` at its speed, `early_permille` thousandths are the job's own: the rest is what the
-    simulator's use of the caches costs."""
+    """The machine whose times are charged. `probe_ns`, `probe_again_ns`: what the two passes of the probe of a
+    machine's speed stand for there. `early_ns`: so much of a time is as slow as the first pass, and the rest as
+    the second."""
 
     probe_ns: int
-    early_ns: int = 0
-    early_permille: int = 1000
+    probe_again_ns: int
+    early_ns: int = 300_000
 
-    def time_ns(self, ns: float, speed: float) -> int:
-        """A time that was measured here, as the reference machine takes it. `speed`: the probe's time there over that
-        here. Ranks charge by the same formula (on_the_reference in libintercept/time/host_samples.c)."""
-        ns *= speed
-        early = min(ns, self.early_ns)
-        return round(ns - early + early * self.early_permille / 1000)
+
+class Speed(NamedTuple):
+    """The probe's time on the reference machine over that here: of its first pass, and of its second."""
+
+    early: float
+    rest: float
+
+    def time_ns(self, ns: float, early_ns: int) -> int:
+        """A time that was measured here, as the reference machine takes it. Ranks charge by the same formula
+        (on_the_reference in libintercept/time/host_samples.c)."""
+        early = min(ns, early_ns)
+        return round(early * self.early + (ns - early) * self.rest)
 
 
 def _capacity(free_bytes: int) -> int:
@@ -61,11 +68,12 @@ def make_samples(run_dir: Path, reference: Reference) -> None:
         version=HOST_SAMPLES_VERSION,
         capacity=capacity,
         lost=0,
-        reference_ns=reference.probe_ns,
-        probe_ns=0,
         measuring=0,
         early_ns=reference.early_ns,
-        early_permille=reference.early_permille,
+        reference_ns=reference.probe_ns,
+        reference_again_ns=reference.probe_again_ns,
+        probe_ns=0,
+        probe_again_ns=0,
     )
     with open(run_dir / HOST_SAMPLES_FILE, "wb") as file:
         file.write(head.pack())
@@ -80,7 +88,7 @@ class Measured:
     """What a run measured, at the speed of the reference machine. `speed`: what this machine's times
     were multiplied by."""
 
-    speed: float
+    speed: Speed
     sites: dict[int, int]
     seldom: dict[int, Seldom]
     lost: int
@@ -96,15 +104,18 @@ def samples_of(run_dir: Path) -> Measured:
         for at in range(begin, begin + head.capacity * size, size)
         if data[at : at + 8] != empty
     ]
-    speed = head.reference_ns / head.probe_ns if head.probe_ns else 1.0
-    reference = Reference(head.reference_ns, head.early_ns, head.early_permille)
+    speed = Speed(1.0, 1.0)
+    if head.probe_ns:
+        speed = Speed(
+            head.reference_ns / head.probe_ns, head.reference_again_ns / head.probe_again_ns
+        )
     sites: dict[int, int] = {}
     seldom: dict[int, Seldom] = {}
     for slot in slots:
         if slot.usual:
-            sites[slot.key] = reference.time_ns(slot.mean_ns, speed)
+            sites[slot.key] = speed.time_ns(slot.mean_ns, head.early_ns)
         if slot.seldom:
             every = round(slot.seldom_apart / slot.seldom_again) if slot.seldom_again else 0
-            mean_ns = reference.time_ns(slot.seldom_ns / slot.seldom, speed)
+            mean_ns = speed.time_ns(slot.seldom_ns / slot.seldom, head.early_ns)
             seldom[slot.key] = Seldom(mean_ns, slot.seldom_first - 1, every, slot.seldom_ranks)
     return Measured(speed, sites, seldom, head.lost)

@@ -1,4 +1,4 @@
-"""A fixed piece of Python, about 2 ms of it, that a machine runs as fast or slowly as a framework's code.
+"""A fixed piece of Python, about 2 ms of it, twice, that a machine runs as fast or slowly as a framework's code.
 
 Why it exists: what a first run measures of host time (docs/host-time.md) depends on how fast the machine
 is at that moment. Like a training step, this runs much different code, most of it once: the interpreter,
@@ -31,6 +31,7 @@ import textwrap
 import time
 import urllib.parse
 from collections.abc import Callable
+from typing import NamedTuple
 
 _TEXT = "Ranks that meet in a collective wait for the slowest of their hosts (about 10 %). " * 9
 _CODE = """
@@ -97,11 +98,20 @@ _TASKS: tuple[Callable[[], object], ...] = (
 )
 
 
-def probe() -> int:
-    """CPU time of this thread, in ns. The work is done twice, and the second time counts: while the
-    thread slept, others have used the caches."""
-    for task in _TASKS:
-        task()
+class Passes(NamedTuple):
+    """CPU time of this thread for the same work twice, in ns. While the thread slept, others have used the caches;
+    the first pass fills them anew."""
+
+    first_ns: int
+    second_ns: int
+
+
+def probe() -> Passes:
+    """Does the work twice."""
+    return Passes(_pass_ns(), _pass_ns())
+
+
+def _pass_ns() -> int:
     start = time.thread_time_ns()
     for task in _TASKS:
         task()
