@@ -161,8 +161,8 @@ bool ph_host_samples_add(const struct ph_host_sample *sample, uint64_t *charge_n
         *charge_ns = on_the_reference(here);
         return true;
     }
-    bool some_cold = READ(slot->usual) >= ENOUGH; /* or as many as are warm */
-    if (!sample->cold && ADD(slot->warm, 1) == ENOUGH - 1 && some_cold)
+    bool beside_cold = READ(slot->usual) >= ENOUGH; /* where ENOUGH - 1 are warm */
+    if (!sample->cold && ADD(slot->warm, 1) == ENOUGH - 1 && beside_cold)
         atomic_store_explicit(&slot->usual, 0, memory_order_relaxed);
     uint64_t usual = add_usual(slot, sample->ns);
     if (!here && sample->table_ns) return false;
