@@ -71,14 +71,19 @@ class Fetches:
         found: dict[tuple[int, int], Hopeless] = {}
         absent = {id(waiter.exchange): waiter.absent() for waiter in self._open.values()}
         for key, waiter in self._open.items():
-            for number in absent[id(waiter.exchange)]:
-                if everyone[number].number in ended:
-                    found[key] = Hopeless(
-                        waiter.client,
-                        f"{waiter.client.name} waits for the result of {waiter.what}, and "
-                        f"{everyone[number].name} has ended without its part; in the job; see why "
-                        "that process ended",
-                    )
+            missing = [everyone[number] for number in absent[id(waiter.exchange)]]
+            # That of the first to end; others may have been ended because of it.
+            first = min(
+                (client for client in missing if client.number in ended),
+                key=lambda client: client.died_s,
+                default=None,
+            )
+            if first is not None:
+                found[key] = Hopeless(
+                    waiter.client,
+                    f"{waiter.client.name} waits for the result of {waiter.what}, and {first.name} "
+                    "has ended without its part; in the job; see why that process ended",
+                )
         # Two checks in a row must agree, because messages are handled between them.
         suspects, self._suspects = self._suspects, set(found)
         found = {key: hopeless for key, hopeless in found.items() if key in suspects}

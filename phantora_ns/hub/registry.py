@@ -165,7 +165,8 @@ class Client:
         self.failure: str | None = None
         self.pid: int | None = None
         """As `SharedStats.owner` gave it; None before that was asked."""
-        self._died = 0.0
+        self.died_s = 0.0
+        """When its end was noticed, on the monotonic clock; 0 before that."""
 
     def numbers(self) -> tuple[int, ...]:
         """Its number in the event graph, and those of the absent ranks that do the same."""
@@ -193,8 +194,8 @@ class Client:
         if self.stats.owner() is not None:
             return False
         now = time.monotonic()
-        self._died = self._died or now
-        return self.stats.handled(self.seq) or now - self._died >= LAST_WORDS_S
+        self.died_s = self.died_s or now
+        return self.stats.handled(self.seq) or now - self.died_s >= LAST_WORDS_S
 
     @property
     def name(self) -> str:
@@ -225,6 +226,7 @@ class Client:
     def leave(self) -> None:
         """Marks the client as ended; nothing waits for it any more."""
         self.gone = True
+        self.died_s = self.died_s or time.monotonic()
         self._last = self.stats.all()
         self.pending.clear()
         self.results.clear()

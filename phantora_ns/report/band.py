@@ -82,9 +82,9 @@ NETWORK = 0.08
 BETWEEN = 0.1
 """The same where servers are involved: each number of GPUs predicted without it, median 6.0 %, 95 %
 within 19.8 %. Between servers there was nothing to measure on."""
-HOSTS = 0.39
+HOSTS = 0.26
 """How much hosts differ from what they are charged with: `python -m bench.accuracy.bands`. They differ among
-themselves by as much in one job (160M on one GPU 16 to 36 ms on six servers, TP 2 112 to 188 ms on nine)."""
+themselves by as much in one job (160M on one GPU 16 to 39 ms on seven servers, TP 2 112 to 233 ms on fourteen)."""
 UNKNOWN = 0.5
 """Error of host time that no record and no measurement holds."""
 

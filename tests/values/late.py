@@ -1,7 +1,7 @@
-"""Runs as two ranks, without torch: rank 0 reads the sum of 21 and 21 while rank 1 is late or gone.
+"""Runs as two ranks or more, without torch: rank 0 reads a sum while the others are late or gone.
 
 `late.py late`: rank 1 comes after two seconds, which are half an hour on rank 0's monotonic clock
-(c/fast_clock.c). `late.py gone`: rank 1 ends without its part. Prints what each rank has read.
+(c/fast_clock.c). `late.py gone`: the others end without their parts, rank 1 first. Prints what each rank has read.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ INT64, SUM, TO_DEVICE, TO_HOST, NON_BLOCKING = 4, 0, 1, 2, 1
 
 
 def main():
-    rank = int(os.environ["RANK"])
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     lib = ctypes.CDLL(None)
 
     class Id(ctypes.Structure):
@@ -21,13 +21,14 @@ def main():
 
     comm, part, total = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
     word, size = ctypes.c_int64(21), ctypes.c_size_t(8)
-    assert lib.ncclCommInitRank(ctypes.byref(comm), 2, Id(b"two"), rank) == 0
+    assert lib.ncclCommInitRank(ctypes.byref(comm), ranks, Id(b"one"), rank) == 0
     assert lib.cudaMalloc(ctypes.byref(part), size) == 0
     assert lib.cudaMalloc(ctypes.byref(total), size) == 0
     assert lib.cudaMemcpy(part, ctypes.byref(word), size, TO_DEVICE) == 0
     if rank == 0:
         lib.hurry()
     elif sys.argv[1] == "gone":
+        time.sleep((rank - 1) / 5)
         os._exit(0)
     else:
         time.sleep(2)

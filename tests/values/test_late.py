@@ -20,9 +20,9 @@ def run_late(phantora, tmp_path):
     )
     script = f'[ $RANK = 0 ] && LD_PRELOAD="$LD_PRELOAD:{clock}"; exec "$0" "$@"'
 
-    def run(how):
+    def run(how, ranks=2):
         return phantora(
-            *("--quiet", "--nnodes", 2, "--gpus-per-node", 1),
+            *("--quiet", "--nnodes", ranks, "--gpus-per-node", 1),
             *("--", "sh", "-c", script, sys.executable, HERE / "late.py", how),
         )
 
@@ -41,4 +41,11 @@ def test_a_result_that_cannot_come_fails_in_words(run_late):
     done = run_late("gone")
     assert done.returncode not in (0, None) and "reads" not in done.stdout
     assert "rank 0 waits for the result of all_reduce" in done.stderr
+    assert "rank 1 has ended without its part" in done.stderr
+
+
+def test_the_rank_that_ended_first_is_named(run_late):
+    """An agent ends the others of its node when one was killed. Their end says nothing."""
+    done = run_late("gone", ranks=4)
+    assert done.returncode not in (0, None)
     assert "rank 1 has ended without its part" in done.stderr
