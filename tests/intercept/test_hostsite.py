@@ -63,7 +63,7 @@ def test_auto_measures_once_and_then_repeats(run_program, hub, run_dir):
         write_table(run_dir / "host.tbl", HostRecord(), UNKNOWN_NS, here)
         return run_program("timeline", PHANTORA_HOST_TIME="auto").values, page(run_dir)
 
-    host_samples.make_samples(run_dir, host_samples.Reference(1))
+    host_samples.make_samples(run_dir, host_samples.Reference(1, 1))
     _, (calls, _) = run(Here(measures=True))
     assert calls[MEASURED] > 20 and sum(calls) == calls[MEASURED] + calls[CALL] + calls[UNKNOWN]
     assert calls[UNKNOWN] <= 1, "the first call of the process has no time before it"
@@ -77,7 +77,7 @@ def test_auto_measures_once_and_then_repeats(run_program, hub, run_dir):
 
 def test_what_the_first_calls_of_a_process_took_stands_for_no_other(run_program, hub, run_dir):
     """Their history is short, as is that by which a record stands for calls that it knows less of."""
-    host_samples.make_samples(run_dir, host_samples.Reference(1))
+    host_samples.make_samples(run_dir, host_samples.Reference(1, 1))
     write_table(run_dir / "host.tbl", HostRecord(), UNKNOWN_NS, Here(measures=True))
     run_program("timeline", PHANTORA_HOST_TIME="auto")
     page(run_dir)
@@ -89,7 +89,7 @@ def test_what_the_first_calls_of_a_process_took_stands_for_no_other(run_program,
 
 
 def test_what_happens_seldom_is_charged_at_its_occurrences(run_program, hub, run_dir):
-    host_samples.make_samples(run_dir, host_samples.Reference(1))
+    host_samples.make_samples(run_dir, host_samples.Reference(1, 1))
     write_table(run_dir / "host.tbl", HostRecord(), UNKNOWN_NS, Here(measures=True))
     run_program("timeline", PHANTORA_HOST_TIME="auto")
     page(run_dir)

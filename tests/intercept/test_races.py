@@ -33,7 +33,7 @@ def test_threads_that_use_cuda_at_once_share_no_state_without_a_lock(
     names.mkdir()
     (names / "libcuda.so.1").symlink_to(library)
     (run_dir / "trace").mkdir()
-    host_samples.make_samples(run_dir, host_samples.Reference(1))
+    host_samples.make_samples(run_dir, host_samples.Reference(1, 1))
     write_table(run_dir / "host.tbl", HostRecord(), 7000, Here(measures=True))
     environment.pop("LD_PRELOAD")
     environment |= {
