@@ -846,11 +846,11 @@ class HostSamplesHeader(NamedTuple):
     measuring: int
     """1: a rank measures"""
     early_ns: int
-    """of a time, so much is as slow as the probe's first pass; the rest as its second"""
+    """so much of a time is scaled by the probe's first pass, and the rest by its second"""
     reference_ns: int
-    """what the probe's first pass stands for on the reference machine"""
+    """the reference machine's time for the probe's first pass"""
     reference_again_ns: int
-    """the same of its second pass"""
+    """its time for the second pass"""
     probe_ns: int
     """the mean of its first passes here; 0: not known yet"""
     probe_again_ns: int

@@ -87,10 +87,11 @@ class Measured:
         return self.program.steps
 
 
-def everything(truth: Path = TRUTH) -> dict[str, Measured]:
-    """All jobs by name. Raises OSError, ValueError, KeyError."""
+def everything(truth: Path = TRUTH, unmeasured: bool = False) -> dict[str, Measured]:
+    """All jobs by name. `unmeasured`: also those under `further` that did not run yet, with NaN as times. Raises
+    OSError, ValueError, KeyError."""
     found = own_results() | truth_results(truth) | framework_results() | zoo_results()
-    return on_other_hosts(found) | further_results(truth)
+    return on_other_hosts(found) | further_results(truth, unmeasured=unmeasured)
 
 
 def further_results(

@@ -131,7 +131,7 @@ def summary(rows: list[dict]) -> list[str]:
         if compared:
             allocated, reserved = equal_peaks(compared)
             lines.append(
-                f"peak memory equal on every rank: allocated {allocated} of {len(compared)}, "
+                f"runs whose peak memory is equal on every rank: allocated {allocated} of {len(compared)}, "
                 f"reserved {reserved} of {len(compared)}"
             )
         lines.append("kernel times from, mean over runs: " + shares_text(sources(rows), 0.001))

@@ -24,7 +24,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bench.accuracy.measured import TRUTH, Measured, everything, further_results
+from bench.accuracy.measured import TRUTH, Measured, everything
 from bench.frameworks.real import machine, run
 from bench.own_host.beside import Beside
 
@@ -144,11 +144,8 @@ def main() -> int:
     options = parser.parse_args()
     options.out = options.out.resolve()
     options.out.mkdir(parents=True, exist_ok=True)
-    truth = options.truth.resolve()
-    known, results = (
-        everything(truth) | further_results(truth, unmeasured=True),
-        Results(options.out),
-    )
+    known = everything(options.truth.resolve(), unmeasured=True)
+    results = Results(options.out)
     jobs = [known[n] for n in (options.only.split(",") if options.only else NAMES[options.gpus])]
 
     def late(needed: float) -> bool:

@@ -592,11 +592,11 @@ struct ph_host_samples_header {
     _Atomic uint64_t lost;
     /* 1: a rank measures */
     _Atomic uint64_t measuring;
-    /* of a time, so much is as slow as the probe's first pass; the rest as its second */
+    /* so much of a time is scaled by the probe's first pass, and the rest by its second */
     uint64_t early_ns;
-    /* what the probe's first pass stands for on the reference machine */
+    /* the reference machine's time for the probe's first pass */
     uint64_t reference_ns;
-    /* the same of its second pass */
+    /* its time for the second pass */
     uint64_t reference_again_ns;
     /* the mean of its first passes here; 0: not known yet */
     _Atomic uint64_t probe_ns;

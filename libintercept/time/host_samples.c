@@ -7,10 +7,11 @@
  * the ranks (launch/record/host_probe.py). A slow or busy machine thus lengthens both, and changes
  * no charge.
  *
- * The probe has two passes. Between two calls of a job the interceptor runs, operators are
- * observed, and other ranks use the same cores, so the job's code finds its caches full of other
- * things, as the first pass does. So a time's first early_ns are at the speed of that. Longer work
- * fills the caches anew. What is left of a time is at the speed of the second pass.
+ * The probe runs twice. Its first pass starts with caches that other code has used. So does the
+ * job's code between two calls, since the interceptor, the observation of operators and other ranks
+ * run on the same cores. So the first early_ns of a time are scaled by the first pass. Longer work
+ * has filled the caches with its own data by then, as the second pass has. So the rest of a time is
+ * scaled by the second.
  *
  * Samples of a thread that has lately not run are longer, and do not count once there are ENOUGH
  * others. A call site that nearly always comes after a wait is charged those: one other sample may

@@ -116,7 +116,7 @@ def test_memory_bounds_products_with_vectors_in_fp32_but_outer_ones(rows, column
     moving = sum(gemm.moved_bytes(call)) / H200.memory_bytes_per_ns
     assert gemm.with_vector(call) and not gemm.with_vector(product(m, n, k, batch))
     tiles = math.ceil(m / 64) * math.ceil(n / 32) * batch if gemm.is_outer(call) else 0
-    # columns are padded to eight: beside a matrix of a few numbers the padded vector counts, too
+    # A vector has its columns padded to eight. Beside a matrix of a few numbers that padding is not negligible.
     far = 4.4 if max(rows, columns) > 13 else 4.9
     most = max(far * moving, tiles / H200.multiprocessors * H200.number("gemm.outer_tile"))
     assert moving <= gemm.duration_ns(call, H200) <= H200.number("gemm.base") + most

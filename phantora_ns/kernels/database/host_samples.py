@@ -28,9 +28,8 @@ CAPACITY, FEWEST = 1 << 16, 1 << 10
 
 @dataclass(frozen=True)
 class Reference:
-    """The machine whose times are charged. `probe_ns`, `probe_again_ns`: what the two passes of the probe of a
-    machine's speed stand for there. `early_ns`: so much of a time is as slow as the first pass, and the rest as
-    the second."""
+    """The machine whose times are charged. `probe_ns`, `probe_again_ns`: its times for the two passes of the probe.
+    `early_ns`: so much of a time is scaled by the first pass, and the rest by the second."""
 
     probe_ns: int
     probe_again_ns: int
