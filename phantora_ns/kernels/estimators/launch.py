@@ -237,6 +237,16 @@ def alike(fields: Any, context: Any, parameters: bytes | None) -> Callable[[Any]
     return same
 
 
+def is_part(fields: Any) -> bool:
+    """Whether an operator may launch several such kernels and give each of them some of its tensors (lists of tensors,
+    concatenation). The operator's inputs do not tell what one of them moves."""
+    try:
+        name = names.parse(signature.parse_kernel(fields).name)
+    except UNREADABLE:
+        return False
+    return name.base == "multi_tensor_apply_kernel" or memory.family(name) == "concatenate"
+
+
 PART_BLOCKS = memory.TENSOR_LISTS[0].blocks
 LEAST_WHOLE = PART_BLOCKS - memory.TENSOR_LISTS[0].tensors[0]
 """Blocks of such a launch with a whole chunk to work on: the last one of each tensor may have less."""
