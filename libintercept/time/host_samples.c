@@ -9,9 +9,9 @@
  *
  * The probe runs twice. Its first pass starts with caches that other code has used. So does the
  * job's code between two calls, since the interceptor, the observation of operators and other ranks
- * run on the same cores. So the first early_ns of a time are scaled by the first pass. Longer work
- * has filled the caches with its own data by then, as the second pass has. So the rest of a time is
- * scaled by the second.
+ * run on the same cores. The first early_ns of a time are therefore scaled by the first pass. Work
+ * that runs longer has filled the caches with its own data by then, and so has the second pass,
+ * which scales the rest.
  *
  * Samples of a thread that has lately not run are longer, and do not count once there are ENOUGH
  * others. A call site that nearly always comes after a wait is charged those: one other sample may

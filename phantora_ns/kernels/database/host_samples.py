@@ -28,8 +28,8 @@ CAPACITY, FEWEST = 1 << 16, 1 << 10
 
 @dataclass(frozen=True)
 class Reference:
-    """The machine whose times are charged. `probe_ns`, `probe_again_ns`: its times for the two passes of the probe.
-    `early_ns`: so much of a time is scaled by the first pass, and the rest by the second."""
+    """The machine at whose speed host code is charged. `probe_ns`, `probe_again_ns`: its times for the probe's two
+    passes. `early_ns`: so much of a time is scaled by the first pass, and the rest by the second."""
 
     probe_ns: int
     probe_again_ns: int

@@ -238,13 +238,13 @@ def alike(fields: Any, context: Any, parameters: bytes | None) -> Callable[[Any]
 
 
 def is_part(fields: Any) -> bool:
-    """Whether an operator may launch several such kernels and give each of them some of its tensors (lists of tensors,
-    concatenation). The operator's inputs do not tell what one of them moves."""
+    """Whether one operator may launch several such kernels, each for some of its tensors: launches over lists of
+    tensors, and concatenations. The operator's inputs then do not tell how much one launch moves."""
     try:
         name = names.parse(signature.parse_kernel(fields).name)
     except UNREADABLE:
         return False
-    return name.base == "multi_tensor_apply_kernel" or memory.family(name) == "concatenate"
+    return name.base == memory.OVER_LISTS or memory.family(name) == "concatenate"
 
 
 PART_BLOCKS = memory.TENSOR_LISTS[0].blocks
@@ -290,7 +290,7 @@ def _over_lists(fields: Any, parameters: bytes | None = None) -> Kernel | None:
         kernel = signature.parse_kernel(fields, parameters)
     except UNREADABLE:
         return None
-    lists = names.parse(kernel.name).base == "multi_tensor_apply_kernel"
+    lists = names.parse(kernel.name).base == memory.OVER_LISTS
     return kernel if lists and kernel.blocks == kernel.gx else None
 
 

@@ -276,6 +276,10 @@ def _list_elements(kernel: Kernel, depth: int, fused: bool) -> int | None:
     return total
 
 
+OVER_LISTS = "multi_tensor_apply_kernel"
+"""The function of launches over lists of tensors: fused optimizers and foreach operators."""
+
+
 def foreach(kernel: Kernel, name: KernelName) -> Traffic | None:
     """`multi_tensor_apply_kernel<Metadata<depth>, Functor<T, ...>, ...>`: a block handles a chunk
     of 65,536 elements."""
@@ -501,7 +505,7 @@ READERS: dict[str, Callable[[Kernel, KernelName], Traffic | None]] = {
     "vectorized_elementwise_kernel": vectorized,
     "unrolled_elementwise_kernel": unrolled,
     "elementwise_kernel": strided,
-    "multi_tensor_apply_kernel": foreach,
+    OVER_LISTS: foreach,
     "chunk_cat_cuda_kernel": chunk_concatenate,
     "split_with_sizes_copy_out_contiguous_no_cast_kernel": split_copy,
     "vectorized_layer_norm_kernel": layer_norm,

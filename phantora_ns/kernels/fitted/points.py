@@ -346,7 +346,7 @@ def _labels(name: str) -> tuple[str, str, str]:
         plain = _NUMBERED.sub("", parsed.base)
         return "triton", "_".join(plain.split("_")[:2]), plain
     group = parsed.base
-    if parsed.base == "multi_tensor_apply_kernel" and len(parsed.arguments) > 1:
+    if parsed.base == memory.OVER_LISTS and len(parsed.arguments) > 1:
         group += " " + parsed.arguments[1]
     return memory.family(parsed), group, parsed.text.removeprefix("void ")
 

@@ -85,9 +85,9 @@ class FittedPredictor:
     def _scaled(
         self, kind: int, fields: Any, context: Any, parameters: bytes | None
     ) -> Prediction | None:
-        """The models' prediction. It is scaled by the sizes that the parameters give where these are news to the
-        law: without an operator, and in launches that share an operator's tensors. Else the two estimates differ by
-        an error of theirs that the law has learned."""
+        """The models' prediction, scaled by a size that only the parameters tell: of a launch without an operator, or
+        of one that has some of an operator's tensors. For other launches the operator's inputs told the law the
+        size; if the estimate differs with parameters, the law has already corrected it."""
         assert self._models is not None
         found = self._models.predict(kind, fields, context)
         if found is None or not parameters:
@@ -100,7 +100,7 @@ class FittedPredictor:
         if found.error > CERTAIN:
             return None
         if launch.context_of(context) and not launch.is_part(fields):
-            return found  # recorded launches have the operator's inputs too: the law knows the size
+            return found
         return replace(found, duration_ns=max(1.0, found.duration_ns * with_sizes / without))
 
 
