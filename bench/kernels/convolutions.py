@@ -12,7 +12,7 @@ so that a visit that ends early has some of each. Pauses as long as the work kee
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -56,11 +56,12 @@ class Layer(NamedTuple):
     window: tuple[int, int]
     stride: tuple[int, int]
     padding: tuple[int, int]
+    dilation: tuple[int, int]
     groups: int
 
 
-def layers() -> list[Layer]:
-    """The different convolutions of all models, in a fixed order."""
+def layers(models: Iterable[tuple[str, int]], **options: object) -> list[Layer]:
+    """The different convolutions of all models, in a fixed order. `options`: more that builds a model."""
     found: set[Layer] = set()
 
     def note(module: torch.nn.Conv2d, given: tuple[torch.Tensor, ...]) -> None:
@@ -74,12 +75,13 @@ def layers() -> list[Layer]:
                 module.kernel_size,
                 module.stride,
                 module.padding,
+                module.dilation,
                 module.groups,
             )  # fmt: skip
         )
 
-    for name, pixels in MODELS:
-        model = torchvision.models.get_model(name, weights=None).to("meta")
+    for name, pixels in models:
+        model = torchvision.models.get_model(name, weights=None, **options).to("meta")
         for module in model.modules():
             if isinstance(module, torch.nn.Conv2d):
                 module.register_forward_pre_hook(note)
@@ -87,37 +89,57 @@ def layers() -> list[Layer]:
     return sorted(found)
 
 
+Form = tuple[torch.dtype, torch.memory_format]
+
+
+def convolution(layer: Layer, batch: int, form: Form) -> Work:
+    dtype, layout = form
+
+    def run() -> None:
+        x = tensor(batch, layer.inputs, layer.height, layer.width, dtype=dtype)
+        weight = tensor(layer.outputs, layer.inputs // layer.groups, *layer.window, dtype=dtype)
+        settings = layer.stride, layer.padding, layer.dilation, layer.groups
+        both(
+            lambda a, w: F.conv2d(a, w, None, *settings),
+            x.to(memory_format=layout).requires_grad_(),
+            weight.to(memory_format=layout).requires_grad_(),
+        )()
+
+    return f"convolution {layer} {batch} {dtype} {layout}", run
+
+
+def norm(layer: Layer, batch: int, form: Form) -> Work:
+    dtype, layout = form
+
+    def run() -> None:
+        x = tensor(batch, layer.inputs, layer.height, layer.width, dtype=dtype)
+        ones = [torch.ones(layer.inputs, device="cuda") for _ in range(4)]
+        both(
+            lambda a, w, b: F.batch_norm(a, ones[0], ones[1], w, b, True),
+            x.to(memory_format=layout).requires_grad_(),
+            ones[2].requires_grad_(),
+            ones[3].requires_grad_(),
+        )()
+
+    return f"batch norm {layer.inputs} {layer.height} {batch} {dtype} {layout}", run
+
+
+def fitting(layer: Layer, batch: int) -> int:
+    """The batch, halved until the layer's tensors are small enough."""
+    while batch * layer.height * layer.width * max(layer.inputs, layer.outputs) > MOST_NUMBERS:
+        batch //= 2
+    return batch
+
+
 def cases() -> Iterator[Work]:
-    """Every layer once, each with a batch and a form by its place in a shuffled list."""
-    places = [(layer, form) for layer in layers() for form in FORMS]
+    """Every layer in every form, each with a batch by its place in a shuffled list."""
+    places = [(layer, form) for layer in layers(MODELS) for form in FORMS]
     random.Random(0).shuffle(places)
-    for place, (layer, (dtype, form)) in enumerate(places):
-        batch = BATCHES[place % len(BATCHES)]
-        while batch * layer.height * layer.width * max(layer.inputs, layer.outputs) > MOST_NUMBERS:
-            batch //= 2
-
-        def run(layer=layer, batch=batch, dtype=dtype, form=form) -> None:
-            x = tensor(batch, layer.inputs, layer.height, layer.width, dtype=dtype)
-            weight = tensor(layer.outputs, layer.inputs // layer.groups, *layer.window, dtype=dtype)
-            both(
-                lambda a, w: F.conv2d(a, w, None, layer.stride, layer.padding, 1, layer.groups),
-                x.to(memory_format=form).requires_grad_(),
-                weight.to(memory_format=form).requires_grad_(),
-            )()
-
-        def norm(layer=layer, batch=batch, dtype=dtype, form=form) -> None:
-            x = tensor(batch, layer.inputs, layer.height, layer.width, dtype=dtype)
-            ones = [torch.ones(layer.inputs, device="cuda") for _ in range(4)]
-            both(
-                lambda a, w, b: F.batch_norm(a, ones[0], ones[1], w, b, True),
-                x.to(memory_format=form).requires_grad_(),
-                ones[2].requires_grad_(),
-                ones[3].requires_grad_(),
-            )()
-
-        yield f"convolution {layer} {batch} {dtype} {form}", run
+    for place, (layer, form) in enumerate(places):
+        batch = fitting(layer, BATCHES[place % len(BATCHES)])
+        yield convolution(layer, batch, form)
         if layer.inputs >= LEAST_OF_NORM:
-            yield f"batch norm {layer.inputs} {layer.height} {batch} {dtype} {form}", norm
+            yield norm(layer, batch, form)
 
 
 if __name__ == "__main__":

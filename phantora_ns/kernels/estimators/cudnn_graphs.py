@@ -213,12 +213,14 @@ def as_gemm(operation: Operation) -> Gemm | None:
     )
 
 
-def dilated(operation: Operation) -> bool:
-    """Whether a convolution's filter has gaps."""
-    return any(
-        attribute == CONVOLUTION_DILATIONS and isinstance(value, (list, tuple)) and max(value) > 1
+def dilation(operation: Operation) -> int:
+    """The largest distance between neighbours of a convolution's filter; 1 without gaps."""
+    found = (
+        max(value)
         for attribute, value in operation.values
+        if attribute == CONVOLUTION_DILATIONS and isinstance(value, (list, tuple)) and value
     )
+    return max(found, default=1)
 
 
 def _product(m: int, n: int, k: int, batch: int, kind: int) -> Gemm:

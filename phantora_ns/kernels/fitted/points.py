@@ -53,6 +53,9 @@ SECTOR, TWO_BYTES = 32.0, 2.0
 # Multiply-adds per multiprocessor and cycle where a convolution has few channels a group: its ordinary
 # lanes (CUDA C++ programming guide, table of arithmetic throughput, fp32 on compute capability 9.0).
 CHANNEL_LANES = 128
+# Filters with wider gaps are convolved by other kernels: measured were 2 and 4 on one side, and 12, 24 and
+# 36 on the other.
+WIDE_DILATION = 8
 # Families of launches over lists of tensors.
 OVER_LISTS = ("foreach", "optimizer")
 INTEGER = 0xFFFFFFFF  # in a launch's identity: a parameter that is not a small integer
@@ -183,8 +186,10 @@ def _graph(graph: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
         *_product_terms(product, rates)[1],
         _log(window, 1.0),
         _log(dims[0][1]) if len(dims[0]) > 1 else 0.0,
+        _log(cudnn_graphs.dilation(operation), 1.0),
     )
-    grouped = _groups(operation, product, filters)
+    grouped = _groups(product, filters)
+    dilated = _dilated(operation)
     layout = "last" if inner else "first"
     name = f"{len(products)} {layout} {window > 1} {product.atype}"
     elements = sum(math.prod(t.dims) for t in tensors)
@@ -193,14 +198,14 @@ def _graph(graph: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
         *sums,
         moved / rates.memory_bytes_per_ns,
         elements * window / (rates.multiprocessors * rates.cycles_per_ns * CHANNEL_LANES)
-        if grouped
+        if grouped or dilated
         else 0.0,
     )
     arithmetic = gemm.arithmetic(product)
     kind = "half" if arithmetic in ("bf16", "fp16") else arithmetic
     return Point(
         "convolution",
-        f"{kinds} {kind} {layout}{grouped}",
+        f"{kinds} {kind} {layout}{grouped}{dilated}",
         name,
         terms,
         position,
@@ -209,17 +214,20 @@ def _graph(graph: Any, estimate: launch.Estimate, rates: Rates) -> Point | None:
     )
 
 
-def _groups(
-    operation: cudnn_graphs.Operation, product: Gemm, filters: cudnn_graphs.Tensor | None
-) -> str:
+def _groups(product: Gemm, filters: cudnn_graphs.Tensor | None) -> str:
     """How a convolution's filters lie: cuDNN has kernels for every channel by itself, for groups of a
-    power of two, for other groups, and for filters with gaps."""
-    if filters is None:
+    power of two, and for other groups."""
+    if filters is None or product.batch == 1:
         return ""
-    if product.batch > 1:
-        width = filters.dims[1]
-        return " single" if width == 1 else " groups" if width & (width - 1) == 0 else " odd groups"
-    return " dilated" if cudnn_graphs.dilated(operation) else ""
+    width = filters.dims[1]
+    return " single" if width == 1 else " groups" if width & (width - 1) == 0 else " odd groups"
+
+
+def _dilated(operation: cudnn_graphs.Operation) -> str:
+    """Whether a filter has gaps. cuDNN's choices for wide ones take up to 1.7 times as long, and for a channel by
+    itself ten times."""
+    gaps = cudnn_graphs.dilation(operation)
+    return "" if gaps == 1 else " widely dilated" if gaps > WIDE_DILATION else " dilated"
 
 
 def attention_point(call: attention.Attention, estimate: launch.Estimate, rates: Rates) -> Point:

@@ -33,6 +33,7 @@ ROUNDS = 2  # in each of them, every deviation is chosen given the others
 OTHER_NAME = 0.6
 MOST = 300  # largest family that one system of equations covers, in measurements
 NEAREST = 160  # measurements that a prediction uses in a larger family
+OWN = 4  # so many measurements of a launch's group are enough; those of other groups are then left out
 CHOSEN_ON = 120  # measurements that deviations are chosen on; more do not change the choice
 
 
@@ -84,6 +85,8 @@ class Residual:
         chosen = _spread(len(inputs), MOST)
         system = self._system(chosen)
         self._inverse = np.linalg.inv(system) if len(inputs) <= MOST else None
+        # Among equally near measurements the choice is by lot, and always the same.
+        self._lots = np.random.default_rng(0).permutation(len(inputs))
         self.trust = _trust(system, values[chosen], configurations[chosen])
 
     def _choose(self, rows: np.ndarray) -> np.ndarray:
@@ -137,12 +140,20 @@ class Residual:
                 chosen: Any = slice(None)
                 weights = self._inverse @ cross[row]
             else:
-                chosen = np.sort(np.argsort(-cross[row], kind="stable")[:NEAREST])
+                chosen = self._nearest(cross[row], inputs.groups[row])
                 weights = np.linalg.solve(self._system(chosen), cross[row, chosen])
             means[row] = weights @ self._values[chosen]
             variance = prior - float(weights @ cross[row, chosen])
             deviations[row] = np.sqrt(max(variance, 0.0) + noise) * self.trust
         return means, deviations
+
+    def _nearest(self, covariances: np.ndarray, group: int) -> np.ndarray:
+        """The measurements of a large family that a prediction uses, in their order: those that vary most with it. What
+        the family has in common is little beside what a group's own measurements say, and the laws of other groups
+        miss by more in the mean than in the median."""
+        chosen = self._lots[np.argsort(-covariances[self._lots], kind="stable")[:NEAREST]]
+        own = chosen[self._inputs.groups[chosen] == group]
+        return np.sort(own if len(own) >= OWN else chosen)
 
 
 def _spread(count: int, most: int) -> np.ndarray:
