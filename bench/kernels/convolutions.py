@@ -61,7 +61,8 @@ class Layer(NamedTuple):
 
 
 def layers(models: Iterable[tuple[str, int]], **options: object) -> list[Layer]:
-    """The different convolutions of all models, in a fixed order. `options`: more that builds a model."""
+    """The different convolutions of all models, in a fixed order. `options` go to the
+    models' constructors."""
     found: set[Layer] = set()
 
     def note(module: torch.nn.Conv2d, given: tuple[torch.Tensor, ...]) -> None:

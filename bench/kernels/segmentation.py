@@ -4,8 +4,8 @@
     --nproc-per-node 1 -m bench.kernels.segmentation [--seconds 200]
 
 Why it exists: these models convolve large images with dilated filters, of which few were recorded. In bench/zoo's
-fcn_resnet101 the gradients of dilated weights came out 1.4 times too long, 2.7 % of the step. No image is as large
-as one of bench/zoo. The cases are shuffled; pauses as long as the work keep the GPU cool.
+fcn_resnet101 the gradients of dilated weights came out 1.4 times too long, 2.7 % of the step. The image sizes
+of bench/zoo's evaluation job are left out. The cases are shuffled; pauses as long as the work keep the GPU cool.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 
 from bench.kernels.convolutions import FORMS, Form, convolution, fitting, layers
-from bench.kernels.operators import both, tensor
+from bench.kernels.operators import both
 from bench.kernels.rested import Work, main
+from bench.kernels.varied import image
 
 MODELS = (
     ("fcn_resnet50", 384), ("fcn_resnet50", 520), ("deeplabv3_resnet50", 640), ("deeplabv3_resnet101", 448),
@@ -32,7 +33,7 @@ SCALE = 8
 
 
 def convolutions() -> Iterator[Work]:
-    """Dilated layers with every batch, others with one."""
+    """Dilated layers with every batch size. Other layers with one, since many of their kind are recorded."""
     places = [(layer, form) for layer in layers(MODELS, weights_backbone=None) for form in FORMS]
     for place, (layer, form) in enumerate(places):
         dilated = layer.dilation != (1, 1)
@@ -54,10 +55,10 @@ def enlargement(batch: int, classes: int, pixels: int, form: Form) -> Work:
     dtype, layout = form
 
     def run() -> None:
-        x = tensor(batch, classes, pixels // SCALE, pixels // SCALE, dtype=dtype)
+        side = pixels // SCALE
         both(
             lambda x: F.interpolate(x, size=(pixels, pixels), mode="bilinear", align_corners=False),
-            x.to(memory_format=layout).requires_grad_(),
+            image(batch, classes, side, side, dtype=dtype, layout=layout),
         )()
 
     return f"enlargement {batch} {classes} {pixels} {dtype} {layout}", run
@@ -68,10 +69,9 @@ def loss(batch: int, classes: int, pixels: int, form: Form) -> Work:
 
     def run() -> None:
         labels = torch.randint(classes, (batch, pixels, pixels), device="cuda")
-        x = tensor(batch, classes, pixels, pixels, dtype=dtype)
         both(
             lambda x: F.cross_entropy(x.float(), labels),
-            x.to(memory_format=layout).requires_grad_(),
+            image(batch, classes, pixels, pixels, dtype=dtype, layout=layout),
         )()
 
     return f"loss {batch} {classes} {pixels} {dtype} {layout}", run

@@ -5,7 +5,7 @@
 
 Why it exists: in a step of Megatron-Core's local layers the softmax of warps was simulated 21 % too short, products of
 batches 35 % too long, and products with rotary positions 22 % too short. Those tensors have tokens as their first
-dimension and are read transposed. No size is one of bench/frameworks, bench/zoo or bench/accuracy. The cases are
+dimension and are read transposed. No layer is that of Megatron-Core's job. The cases are
 shuffled; pauses as long as the work keep the GPU cool.
 """
 
@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from bench.kernels.heads import half_turned
 from bench.kernels.operators import both, tensor
 from bench.kernels.rested import Work, main, shuffled
 
@@ -50,16 +51,11 @@ LAYERS = (
 )
 
 
-def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    one, other = x.chunk(2, -1)
-    return x * cos + torch.cat((-other, one), -1) * sin
-
-
 def works(layer: Layer, dtype: torch.dtype) -> Iterator[Work]:
     tokens, batch, heads, width = layer
     q, k, v = (tensor(tokens, batch, heads, width, dtype=dtype, grad=True) for _ in range(3))
     cos, sin = (tensor(tokens, 1, 1, width, dtype=dtype) for _ in range(2))
-    yield "turn", both(lambda x: turned(x, cos, sin), q)
+    yield "turn", both(lambda x: x * cos + half_turned(x) * sin, q)
     if batch * heads * tokens * tokens > MOST_SCORES:
         return
 

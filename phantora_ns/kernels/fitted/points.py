@@ -224,8 +224,8 @@ def _groups(product: Gemm, filters: cudnn_graphs.Tensor | None) -> str:
 
 
 def _dilated(operation: cudnn_graphs.Operation) -> str:
-    """Whether a filter has gaps. cuDNN's choices for wide ones take up to 1.7 times as long, and for a channel by
-    itself ten times."""
+    """How wide a filter's gaps are: none, narrow or wide. cuDNN's kernels for wide gaps take up to 1.7 times as long
+    as those for narrow ones, and its kernels for dilated single channels ten times as long as for others."""
     gaps = cudnn_graphs.dilation(operation)
     return "" if gaps == 1 else " widely dilated" if gaps > WIDE_DILATION else " dilated"
 
