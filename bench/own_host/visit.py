@@ -40,8 +40,10 @@ NAMES = {
         "titan-llama-fsdp2",
     ),
 }
-MODES = ("measured", "unobserved", "auto")
-"""`unobserved`: measured, without the observation of operators (docs/environment.md)."""
+MODES = ("measured", "unobserved", "alternating", "auto")
+"""`unobserved`: measured, without the observation of operators (docs/environment.md). `alternating`: measured, every
+other step without it, and without hollow tensors, whose observers would stay."""
+UNOBSERVED = {"unobserved": "1", "alternating": "steps"}
 KEPT = ("host.smp", "host.tbl")
 LOG_CHARACTERS = 6000
 REAL_S, SIMULATED_S = 75, 150
@@ -95,8 +97,10 @@ def run_real(real: Measured, results: Results, port: int, steps: int | None) -> 
 def simulate(real: Measured, mode: str, results: Results, steps: int | None) -> None:
     """One simulated run, with a data folder of its own: it measures anew. Mode `led`: the machine's
     GPU leads."""
-    host_time = "measured" if mode == "unobserved" else mode
+    host_time = "measured" if mode in UNOBSERVED else mode
     ours = ["--leaders", "none", "--host-time", host_time] if mode != "led" else []
+    if mode == "alternating":
+        ours += ["--host-tensors", "real"]
     with tempfile.TemporaryDirectory(prefix="own") as scratch:
         report = Path(scratch, "report.json")
         command = [
@@ -106,8 +110,8 @@ def simulate(real: Measured, mode: str, results: Results, steps: int | None) -> 
             *real.program.words(steps),
         ]
         extra = {"XDG_DATA_HOME": scratch, "TMPDIR": scratch, **real.program.environment()}
-        if mode == "unobserved":
-            extra["PHANTORA_UNOBSERVED"] = "1"
+        if mode in UNOBSERVED:
+            extra["PHANTORA_UNOBSERVED"] = UNOBSERVED[mode]
         status, log, seconds = run(command, extra, SIMULATED_S, real.program.folder)
         found = outcome(real, status, log)
         if report.exists():

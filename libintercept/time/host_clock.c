@@ -47,6 +47,7 @@ static _Thread_local struct {
     uint64_t pending; /* the job's time since the last recorded call site */
     uint64_t owed;    /* CPU time that observing operators takes; not yet taken off the job's */
     uint64_t ours;    /* real time since which the thread observes an operator; 0: it does not */
+    bool alone;       /* nobody else has observed that operator */
     uint64_t off;     /* real time less CPU time: how long the thread has not run */
     uint64_t woken;   /* CPU time at which it was last found to have got a core again */
 } me;
@@ -54,6 +55,27 @@ static _Thread_local struct {
 bool ph_in_chain(void) { return me.chain; }
 
 /* ---- the host's chain ---- */
+static uint64_t at_most(uint64_t limit_ns, uint64_t ns) { return ns < limit_ns ? ns : limit_ns; }
+
+/* What else an observation costs the job: before and after our callback PyTorch looks for
+ * observers and packs the operator's arguments and results, and after it the job's code finds
+ * other things in the caches. All this takes about HIDDEN times as long as our callback (in
+ * percent): both are code and data that each operator needs once, so both are slow where the caches
+ * hold the job's own. docs/host-time.md#what-observing-costs has the measurements. */
+static uint64_t hidden_ns(uint64_t spent_ns)
+{
+    enum { HIDDEN = 250, USUAL_NS = 2000 }; /* a longer callback had more to do than most */
+    return at_most(USUAL_NS, spent_ns) * HIDDEN / 100;
+}
+
+/* What the job's code takes longer after an operator has run on the CPU, in a pause, for its
+ * values: the caches hold that operator's code and data. */
+static uint64_t after_pause_ns(uint64_t paused_ns)
+{
+    enum { SHARE = 20, MOST_NS = 10000 }; /* in percent */
+    return at_most(MOST_NS, paused_ns * SHARE / 100);
+}
+
 /* Of an observation that goes on, what is over becomes owed. Real time stands for CPU time: reading
  * it makes no system call, and two of them per operator would slow the job's own code through the
  * caches. */
@@ -62,7 +84,7 @@ static void owe_ours(void)
     enum { LONGEST_NS = 20000 }; /* in a longer time the thread did not run */
     if (!me.ours) return;
     uint64_t now = ph_real_ns(), spent = now - me.ours;
-    me.owed += spent < LONGEST_NS ? spent : LONGEST_NS;
+    me.owed += at_most(LONGEST_NS, spent) + (me.alone ? hidden_ns(spent) : 0);
     me.ours = now;
 }
 
@@ -154,7 +176,7 @@ static uint64_t spent_until(uint64_t cpu)
 }
 
 /* The job's time since the calling thread last returned to it: the thread's CPU time, less what
- * observing its operators took (values/observation_cost.cpp). */
+ * observing its operators took. */
 static uint64_t job_cpu_ns(void)
 {
     uint64_t cpu = ph_thread_cpu_ns(), spent = spent_until(cpu);
@@ -253,25 +275,27 @@ void ph_host_pause(void)
 
 void ph_host_resume(void)
 {
-    if (me.paused && --me.paused == 0) ph_leave();
+    if (!me.paused || --me.paused) return;
+    uint64_t before = me.cpu;
+    ph_leave();
+    if (me.ours && me.cpu > before) me.owed += after_pause_ns(me.cpu - before);
 }
 
-/* ---- the cost of observing operators (values/observation_cost.cpp) ---- */
+/* ---- the cost of observing operators (values/callback.cpp, hollow.cpp) ---- */
 PH_API(void, phantora_values_pause, (void)) { ph_host_pause(); }
 PH_API(void, phantora_values_resume, (void)) { ph_host_resume(); }
 PH_API(int, phantora_values_measuring, (void))
 {
     return ph_touched() && me.chain && !me.paused && measuring();
 }
-/* The thread begins to observe an operator, for which `ns` have passed already. Until it ends, its
- * time is not the job's. */
-PH_API(void, phantora_values_exclude_begin, (uint64_t ns))
+/* The thread begins to observe an operator. Until it ends, its time is not the job's. */
+PH_API(void, phantora_values_observe_begin, (int alone))
 {
     if (me.paused) return;
-    me.owed += ns;
+    me.alone = alone;
     me.ours = ph_real_ns();
 }
-PH_API(void, phantora_values_exclude_end, (void))
+PH_API(void, phantora_values_observe_end, (void))
 {
     owe_ours();
     me.ours = 0;

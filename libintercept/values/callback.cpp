@@ -16,9 +16,9 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <cstring>
 #include <deque>
 #include <exception>
-#include <optional>
 
 #include "values/capture.h"
 #include "values/choose.h"
@@ -34,12 +34,13 @@
 #include "work/values_start.h"
 #include "values/tensors.h"
 #include "values/trace.h"
-#include "values/observation_cost.h"
 
 namespace phantora
 {
 namespace
 {
+
+at::CallbackHandle handle = at::INVALID_CALLBACK_HANDLE;
 
 struct Stack {
     std::deque<Frame> frames; /* a deque, because frames keep their buffers and their addresses */
@@ -97,18 +98,9 @@ void prepare_members(Frame &frame, c10::ArrayRef<c10::IValue> inputs)
     collect_written(frame, take_others(inputs, frame.members));
 }
 
-uint64_t members_of(c10::ArrayRef<const c10::IValue> inputs)
-{
-    uint64_t members = 0;
-    for (const auto &input : inputs)
-        if (input.isList()) members += input.toListRef().size();
-    return members;
-}
-
 void started(const at::RecordFunction &function)
 {
-    std::optional<ExcludedTime> ours;
-    if (time_is_measured()) ours.emplace(observation_cost_ns(members_of(function.inputs())));
+    Observing observing;
     const Operator *op = find_operator(function);
     if (!op || op->treatment == Treatment::kIgnore) return;
     Frame &frame = stack.push();
@@ -155,14 +147,9 @@ void started(const at::RecordFunction &function)
 
 void ended(const at::RecordFunction &function)
 {
-    if (on_trial()) {
-        ExcludedTime as_in_a_job(0);
-        return;
-    }
     Frame *frame = stack.top();
     if (!frame || frame->function != &function) return;
-    std::optional<ExcludedTime> ours;
-    if (time_is_measured()) ours.emplace(0);
+    Observing observing;
     Frame *outer = stack.depth > 1 ? &stack.frames[stack.depth - 2] : nullptr;
     const Operator &op = *frame->op;
     auto all = c10::ArrayRef<c10::IValue>(function.outputs());
@@ -206,7 +193,29 @@ void on_end(const at::RecordFunction &function, at::ObserverContext *)
     }
 }
 
+/* Which steps are not observed (docs/environment.md). */
+enum class Unobserved { kNone, kOthers, kAll };
+
+Unobserved unobserved()
+{
+    const char *said = getenv("PHANTORA_UNOBSERVED");
+    if (!said) return Unobserved::kNone;
+    return strcmp(said, "steps") == 0 ? Unobserved::kOthers : Unobserved::kAll;
+}
+
 } // namespace
+
+void observe_other_steps()
+{
+    static bool observed = true;
+    if (unobserved() != Unobserved::kOthers) return;
+    observed = !observed;
+    if (observed)
+        at::reenableCallback(handle);
+    else
+        at::disableCallback(handle);
+}
+
 } // namespace phantora
 
 #define VALUES_EXPORT extern "C" __attribute__((visibility("default")))
@@ -221,15 +230,15 @@ VALUES_EXPORT int phantora_values_start(void)
     constexpr uint64_t built_for = TORCH_ABI_VERSION; /* 2.9 defines it without parentheses */
     if (aoti_torch_abi_version && aoti_torch_abi_version() != built_for) return VALUES_OTHER_TORCH;
     if (!phantora::find_host_api()) return VALUES_OTHER_INTERCEPTOR;
-    if (getenv("PHANTORA_UNOBSERVED")) return VALUES_STARTED;
-    static auto handle = at::addGlobalCallback(
+    if (phantora::unobserved() == phantora::Unobserved::kAll) return VALUES_STARTED;
+    phantora::handle = at::addGlobalCallback(
         at::RecordFunctionCallback(phantora::on_start, phantora::on_end)
             .needsInputs(true)
             .needsOutputs(!phantora::host.observe_only ||
                           phantora::host.record) /* packing outputs costs the job host time */
             .scopes({at::RecordScope::FUNCTION}));
     /* places end before steps do: at the end of a step a rank may wait to be ended */
-    bool started = handle != at::INVALID_CALLBACK_HANDLE && phantora::start_trace() &&
+    bool started = phantora::handle != at::INVALID_CALLBACK_HANDLE && phantora::start_trace() &&
                    phantora::start_modules() && phantora::start_steps();
     return started ? VALUES_STARTED : VALUES_NO_CALLBACK;
 }

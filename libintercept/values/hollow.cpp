@@ -104,6 +104,7 @@ void watch_ends(const at::RecordFunction &function)
 
 std::unique_ptr<at::ObserverContext> hollow_start(const at::RecordFunction &function)
 {
+    Observing observing(false);
     try {
         watch_begins(function);
     } catch (const std::exception &) { /* the job's operator must go on */
@@ -113,6 +114,7 @@ std::unique_ptr<at::ObserverContext> hollow_start(const at::RecordFunction &func
 
 void hollow_end(const at::RecordFunction &function, at::ObserverContext *)
 {
+    Observing observing(false);
     try {
         watch_ends(function);
     } catch (const std::exception &) {

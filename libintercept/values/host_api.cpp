@@ -47,8 +47,8 @@ bool find_host_api()
         !find(host.pause, "phantora_values_pause") ||
         !find(host.resume, "phantora_values_resume") ||
         !find(host.measuring, "phantora_values_measuring") ||
-        !find(host.exclude_begin, "phantora_values_exclude_begin") ||
-        !find(host.exclude_end, "phantora_values_exclude_end"))
+        !find(host.observe_begin, "phantora_values_observe_begin") ||
+        !find(host.observe_end, "phantora_values_observe_end"))
         return false;
     find(host.step_ended, "phantora_step_ended");
     find(host.report_peaks, "phantora_report_peaks");

@@ -75,9 +75,10 @@ struct HostApi {
     void (*record)(const char *replay_key, const void *device, size_t bytes, int dtype,
                    void *stream);
     int (*measuring)(); /* whether this thread's CPU time counts as the job's now */
-    /* Between the two this thread's time is not the job's, and neither are the `ns` before. */
-    void (*exclude_begin)(uint64_t ns);
-    void (*exclude_end)();
+    /* Between the two this thread observes an operator: the time is not the job's, and neither is
+     * what PyTorch takes for the observation around them, if `alone`. */
+    void (*observe_begin)(int alone);
+    void (*observe_end)();
     void (*step_ended)(); /* optional: an optimizer has stepped */
     /* optional: the allocator's peaks in bytes, since the job has last reset them */
     void (*report_peaks)(uint64_t allocated, uint64_t reserved);
@@ -111,10 +112,33 @@ bool find_host_api();
 /* Fills what concerns host tensors. False when the interceptor has none of it. */
 bool find_hollow_api();
 
-/* While it lives, time is the simulator's, not the job's (observation_cost.cpp). */
+/* While it lives, time is the simulator's, not the job's. */
 struct Paused {
-    Paused();
-    ~Paused();
+    Paused() { host.pause(); }
+    ~Paused() { host.resume(); }
+    Paused(const Paused &) = delete;
+    Paused &operator=(const Paused &) = delete;
+};
+
+/* While it lives, this thread observes an operator, which costs the job no time. Unlike a pause it
+ * makes no system call. A pause within it is not counted twice. One per thread at a time. `alone`:
+ * it is the first observer of this operator, so PyTorch's own work for observers is taken off. */
+class Observing
+{
+public:
+    explicit Observing(bool alone = true) : measured_(host.measuring && host.measuring())
+    {
+        if (measured_) host.observe_begin(alone);
+    }
+    ~Observing()
+    {
+        if (measured_) host.observe_end();
+    }
+    Observing(const Observing &) = delete;
+    Observing &operator=(const Observing &) = delete;
+
+private:
+    bool measured_;
 };
 
 } // namespace phantora

@@ -39,6 +39,7 @@ void on_range_end(const at::RecordFunction &function, at::ObserverContext *)
     if (host.report_peaks && allocator_bytes(&bytes))
         host.report_peaks(bytes.peak_allocated, bytes.peak_reserved);
     host.step_ended();
+    observe_other_steps();
     host.resume();
 }
 

@@ -19,5 +19,9 @@ inline bool is_optimizer(const at::RecordFunction &function)
 /* Observes the ends of optimizer steps in all threads. False when PyTorch refuses the callback. */
 bool start_steps();
 
+/* With PHANTORA_UNOBSERVED=steps every other step is not observed: whether the next one is
+ * (callback.cpp). */
+void observe_other_steps();
+
 } // namespace phantora
 #endif

@@ -14,7 +14,6 @@
 #include "values/host_api.cpp"
 #include "values/members.cpp"
 #include "values/modules.cpp"
-#include "values/observation_cost.cpp"
 #include "values/operators.cpp"
 #include "values/replay.cpp"
 #include "values/results.cpp"
