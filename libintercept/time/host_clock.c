@@ -47,7 +47,7 @@ static _Thread_local struct {
     uint64_t pending; /* the job's time since the last recorded call site */
     uint64_t owed;    /* CPU time that observing operators takes; not yet taken off the job's */
     uint64_t ours;    /* real time since which the thread observes an operator; 0: it does not */
-    bool alone;       /* nobody else has observed that operator */
+    bool first;       /* and is the first of our observers to see it */
     uint64_t off;     /* real time less CPU time: how long the thread has not run */
     uint64_t woken;   /* CPU time at which it was last found to have got a core again */
 } me;
@@ -57,19 +57,18 @@ bool ph_in_chain(void) { return me.chain; }
 /* ---- the host's chain ---- */
 static uint64_t at_most(uint64_t limit_ns, uint64_t ns) { return ns < limit_ns ? ns : limit_ns; }
 
-/* What else an observation costs the job: before and after our callback PyTorch looks for
- * observers and packs the operator's arguments and results, and after it the job's code finds
- * other things in the caches. All this takes about HIDDEN times as long as our callback (in
- * percent): both are code and data that each operator needs once, so both are slow where the caches
- * hold the job's own. docs/host-time.md#what-observing-costs has the measurements. */
+/* What an observation costs the job outside of our callback. PyTorch looks for observers and packs
+ * the operator's arguments and results, and the job's code then finds its caches displaced. All
+ * this takes HIDDEN percent of the callback's time: like the callback, it is slow where the caches
+ * are cold. docs/host-time.md#what-observing-costs has the measurements. */
 static uint64_t hidden_ns(uint64_t spent_ns)
 {
     enum { HIDDEN = 250, USUAL_NS = 2000 }; /* a longer callback had more to do than most */
     return at_most(USUAL_NS, spent_ns) * HIDDEN / 100;
 }
 
-/* What the job's code takes longer after an operator has run on the CPU, in a pause, for its
- * values: the caches hold that operator's code and data. */
+/* By how much the job's code is slower after a pause in which an operator ran on the CPU for its
+ * values: that run has displaced the job's code and data from the caches. */
 static uint64_t after_pause_ns(uint64_t paused_ns)
 {
     enum { SHARE = 20, MOST_NS = 10000 }; /* in percent */
@@ -84,7 +83,7 @@ static void owe_ours(void)
     enum { LONGEST_NS = 20000 }; /* in a longer time the thread did not run */
     if (!me.ours) return;
     uint64_t now = ph_real_ns(), spent = now - me.ours;
-    me.owed += at_most(LONGEST_NS, spent) + (me.alone ? hidden_ns(spent) : 0);
+    me.owed += at_most(LONGEST_NS, spent) + (me.first ? hidden_ns(spent) : 0);
     me.ours = now;
 }
 
@@ -288,11 +287,12 @@ PH_API(int, phantora_values_measuring, (void))
 {
     return ph_touched() && me.chain && !me.paused && measuring();
 }
-/* The thread begins to observe an operator. Until it ends, its time is not the job's. */
-PH_API(void, phantora_values_observe_begin, (int alone))
+/* The thread begins to observe an operator. Until it ends, its time is not the job's. The `first`
+ * of our observers to see the operator also accounts for PyTorch's own work for observers. */
+PH_API(void, phantora_values_observe_begin, (int first))
 {
     if (me.paused) return;
-    me.alone = alone;
+    me.first = first;
     me.ours = ph_real_ns();
 }
 PH_API(void, phantora_values_observe_end, (void))

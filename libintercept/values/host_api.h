@@ -75,9 +75,9 @@ struct HostApi {
     void (*record)(const char *replay_key, const void *device, size_t bytes, int dtype,
                    void *stream);
     int (*measuring)(); /* whether this thread's CPU time counts as the job's now */
-    /* Between the two this thread observes an operator: the time is not the job's, and neither is
-     * what PyTorch takes for the observation around them, if `alone`. */
-    void (*observe_begin)(int alone);
+    /* Between the two this thread observes an operator, and its time is not the job's. The `first`
+     * of our observers to see the operator also accounts for PyTorch's own work for observers. */
+    void (*observe_begin)(int first);
     void (*observe_end)();
     void (*step_ended)(); /* optional: an optimizer has stepped */
     /* optional: the allocator's peaks in bytes, since the job has last reset them */
@@ -120,15 +120,15 @@ struct Paused {
     Paused &operator=(const Paused &) = delete;
 };
 
-/* While it lives, this thread observes an operator, which costs the job no time. Unlike a pause it
- * makes no system call. A pause within it is not counted twice. One per thread at a time. `alone`:
- * it is the first observer of this operator, so PyTorch's own work for observers is taken off. */
+/* While it lives, this thread observes an operator: its time is the simulator's, not the job's.
+ * A pause costs two system calls, and this none, since every operator needs one. A pause within it
+ * is not counted twice. One per thread at a time. `first`: see observe_begin. */
 class Observing
 {
 public:
-    explicit Observing(bool alone = true) : measured_(host.measuring && host.measuring())
+    explicit Observing(bool first = true) : measured_(host.measuring && host.measuring())
     {
-        if (measured_) host.observe_begin(alone);
+        if (measured_) host.observe_begin(first);
     }
     ~Observing()
     {

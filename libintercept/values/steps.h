@@ -19,8 +19,8 @@ inline bool is_optimizer(const at::RecordFunction &function)
 /* Observes the ends of optimizer steps in all threads. False when PyTorch refuses the callback. */
 bool start_steps();
 
-/* With PHANTORA_UNOBSERVED=steps every other step is not observed: whether the next one is
- * (callback.cpp). */
+/* A step has ended. With PHANTORA_UNOBSERVED=steps, operators of the next one are observed if those
+ * of this one were not, and the other way round (callback.cpp). */
 void observe_other_steps();
 
 } // namespace phantora

@@ -67,8 +67,9 @@ def test_observing_operators_is_not_the_job_s_time(phantora):
         "--quiet", "--host-time", "measured", "--", sys.executable, JOBS / "observed.py"
     )
     assert done.returncode == 0, done.stderr
-    longer, alone = map(int, done.stdout.split())
+    longer, alone, excluded = map(int, done.stdout.split())
     assert -0.25 * alone < longer < 0.25 * alone
+    assert excluded == 0, "what is excluded is taken off what the thread computes next"
 
 
 def test_communication_of_processes_that_come_after_all_others_does_not_wait_for_their_end(
