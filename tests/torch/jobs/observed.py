@@ -28,8 +28,8 @@ pairs = [(loop(True), loop(False)) for _ in range(ROUNDS)]
 longer = statistics.median(observed - alone for observed, alone in pairs)
 alone = statistics.median(alone for _, alone in pairs)
 
-# Each observation of 3 us owes 5 us more than itself, for PyTorch's own work. Here PyTorch does nothing, and Python takes
-# less than that, so a debt is left.
+# Each observation of 3 us owes 5 us more than itself, for PyTorch's own work. Here PyTorch does nothing,
+# and Python takes less than 5 us, so a debt is left.
 interceptor = ctypes.CDLL(None)
 begin = time.perf_counter_ns()
 for _ in range(4000):
