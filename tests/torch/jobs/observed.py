@@ -34,7 +34,7 @@ interceptor = ctypes.CDLL(None)
 begin = time.perf_counter_ns()
 for _ in range(4000):
     interceptor.phantora_values_observe_begin(1)
-    until = time.monotonic_ns() + 3000  # a clock that stays real, and that no simulated time passes by
+    until = time.monotonic_ns() + 3000  # this clock stays real and charges the job nothing
     while time.monotonic_ns() < until:
         pass
     interceptor.phantora_values_observe_end()
