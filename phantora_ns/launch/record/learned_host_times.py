@@ -22,7 +22,7 @@ from phantora_ns.kernels.database.host_samples import Measured
 from phantora_ns.kernels.database.host_table import Seldom
 
 _WAIT_S = 30.0
-_VERSION = 5
+_VERSION = 6
 _SCHEMA = f"""
 DROP TABLE IF EXISTS call_sites;
 DROP TABLE IF EXISTS measured_jobs;
