@@ -204,6 +204,19 @@ Unobserved unobserved()
     return strcmp(said, "steps") == 0 ? Unobserved::kOthers : Unobserved::kAll;
 }
 
+bool observe()
+{
+    handle = at::addGlobalCallback(
+        at::RecordFunctionCallback(on_start, on_end)
+            .needsInputs(true)
+            .needsOutputs(!host.observe_only ||
+                          host.record) /* packing outputs costs the job host time */
+            .scopes({at::RecordScope::FUNCTION}));
+    /* places end before steps do: at the end of a step a rank may wait to be ended */
+    return handle != at::INVALID_CALLBACK_HANDLE && start_trace() && start_modules() &&
+           start_steps();
+}
+
 } // namespace
 
 void observe_other_steps()
@@ -233,15 +246,8 @@ VALUES_EXPORT int phantora_values_start(void)
     if (aoti_torch_abi_version && aoti_torch_abi_version() != built_for) return VALUES_OTHER_TORCH;
     if (!phantora::find_host_api()) return VALUES_OTHER_INTERCEPTOR;
     if (phantora::unobserved() == phantora::Unobserved::kAll) return VALUES_STARTED;
-    phantora::handle = at::addGlobalCallback(
-        at::RecordFunctionCallback(phantora::on_start, phantora::on_end)
-            .needsInputs(true)
-            .needsOutputs(!phantora::host.observe_only ||
-                          phantora::host.record) /* packing outputs costs the job host time */
-            .scopes({at::RecordScope::FUNCTION}));
-    /* places end before steps do: at the end of a step a rank may wait to be ended */
-    bool started = phantora::handle != at::INVALID_CALLBACK_HANDLE && phantora::start_trace() &&
-                   phantora::start_modules() && phantora::start_steps();
+    /* once: a leader's process holds two interceptors, and each calls this */
+    static const bool started = phantora::observe();
     return started ? VALUES_STARTED : VALUES_NO_CALLBACK;
 }
 
