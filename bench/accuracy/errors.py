@@ -6,8 +6,8 @@ Why it exists: a band is worth what its constants are. These come from the datab
 holds calibration runs only. Each configuration of a step is left out in turn; what the others have not
 measured is predicted from them and from the sweeps, and the error of a class is that of its *total time* in a
 configuration, because errors of single kernels of one class add up there. Configurations count by
-their time in the class. A sweep is not left out: it holds sizes beyond those of any step. The sign is
-left in: a bias is an error too.
+their time in the class. A sweep is not left out: it holds sizes beyond those of any step. All times are put at the
+usual clock, as they are in a run. The sign is left in: a bias is an error too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,19 @@ from phantora_ns.kernels.lookup import KernelTimes
 from phantora_ns.protocol import KernelClass, Source
 
 
-SWEEPS = ("convolutions", "experts", "operators", "products-", "triton-", "varied")
+SWEEPS = (
+    *(
+        "convolutions",
+        "experts",
+        "heads",
+        "image",
+        "operators",
+        "optimizers",
+        "precisions",
+        "products-",
+    ),
+    *("segmentation", "shards", "triton-", "unfused", "varied", "whole-attention"),
+)
 """Beginnings of the names of recordings that are no steps."""
 
 
@@ -52,12 +64,17 @@ def main() -> int:
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else shipped_path("h200")
     with Database.open(path) as database:
         observations = list(database.observations())
-        times = KernelTimes(database.gpu)
+        gpu = database.gpu
+    times = KernelTimes(gpu, [path])
     sums: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(
         lambda: defaultdict(lambda: [0.0, 0.0])
     )
     for row in leave_out(
-        observations, times.rates, times.estimate, keep=lambda name: name.startswith(SWEEPS)
+        observations,
+        times.rates,
+        times.estimate,
+        keep=lambda name: name.startswith(SWEEPS),
+        share=times.clock_share,
     ):
         seen = row.observation
         label = KernelClass.LABELS[kernel_class(seen.kind, seen.fields, seen.context)]

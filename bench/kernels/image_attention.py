@@ -1,11 +1,14 @@
 """Attention of images to themselves and to a text, for small and large batches, as a job that a leader records.
 
     phantora-ns profile --record kernels --leaders 0 --name image-attention -o FILE torchrun
-    --nproc-per-node 1 -m bench.kernels.image_attention [--seconds 100]
+    --nproc-per-node 1 -m bench.kernels.image_attention [--seconds 100] [--further]
 
 Why it exists: what was recorded of attention with many tokens was of four images, and laws fitted to that were 8 % off
-for 24 (docs/accuracy.md). No size is one of bench/frameworks or bench/zoo. The cases are shuffled; pauses as long as
+for 24 (docs/accuracy.md). No call is one of bench/frameworks or bench/zoo. The cases are shuffled; pauses as long as
 the work keep the GPU cool. A case that fails is named and left out.
+
+With `--further` it runs the cases of WHOLE instead. Nearly all others have keys that do not fill cuDNN's tiles, which
+takes slower kernels.
 """
 
 from __future__ import annotations
@@ -20,6 +23,8 @@ from bench.kernels.rested import Work, main, shuffled
 
 WIDTHS_OF_HEADS = (8, 16, 32, 40, 80, 160)
 TOKENS = (100, 196, 400, 784, 1296, 2304, 3600)
+WHOLE = (64, 128, 256, 512, 640, 1024, 1920)
+"""Tokens that fill whole tiles of cuDNN's kernels, which are of 64 or 128."""
 IMAGES = (3, 12, 20, 40, 72)
 CHANNELS = (160, 320, 640, 1280)
 TEXT = 77
@@ -53,6 +58,13 @@ def attention(width: int, tokens: int, channels: int, dtype: torch.dtype) -> Ite
             yield f"{count} images, {name}", run
 
 
+def whole(width: int, tokens: int, channels: int) -> Iterator[Work]:
+    """Attention of images to themselves alone: no text fills a tile."""
+    for count in IMAGES[::2]:
+        works = of_images(count, tokens, channels, width, HALF, MOST_SCORES)
+        yield from ((f"{count} images, {name}", run) for name, run in works if "itself" in name)
+
+
 def cases() -> Iterator[Work]:
     chosen: list = [
         (
@@ -67,5 +79,14 @@ def cases() -> Iterator[Work]:
     return shuffled(chosen)
 
 
+def further() -> Iterator[Work]:
+    return shuffled(
+        (f"{width} {tokens} {channels}", lambda w=width, t=tokens, c=channels: whole(w, t, c))
+        for width in WIDTHS_OF_HEADS
+        for tokens in WHOLE
+        for channels in CHANNELS[1:3]
+    )
+
+
 if __name__ == "__main__":
-    main(__doc__, cases)
+    main(__doc__, cases, further)

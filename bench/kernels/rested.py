@@ -61,13 +61,23 @@ def shuffled(groups: Iterable[tuple[str, Callable[[], Iterable[Work]]]]) -> Iter
         torch.cuda.empty_cache()
 
 
-def main(about: str, cases: Callable[[], Iterable[Work]]) -> None:
-    """What a sweep's file runs: every so many of its cases, in their order. `about`: the file's docstring."""
+def main(
+    about: str,
+    cases: Callable[[], Iterable[Work]],
+    further: Callable[[], Iterable[Work]] | None = None,
+) -> None:
+    """What a sweep's file runs: every so many of its cases, in their order. `about`: the file's docstring. `further`:
+    cases that came later, for `--further`."""
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=1e9, help="end before so much time")
     parser.add_argument("--every", type=int, default=1, help="one of so many: a rehearsal")
     parser.add_argument(
         "--skip", type=int, default=0, help="leave out the first so many: they are recorded"
     )
+    if further:
+        parser.add_argument(
+            "--further", action="store_true", help="only the cases that were added later"
+        )
     options = parser.parse_args()
-    sweep(itertools.islice(cases(), options.skip, None, options.every), options.seconds)
+    chosen = further if further and options.further else cases
+    sweep(itertools.islice(chosen(), options.skip, None, options.every), options.seconds)

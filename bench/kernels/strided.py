@@ -5,10 +5,12 @@ describes it.
     python -m bench.kernels.strided --batched 60 > bench/kernels/batched.jsonl     # on the GPU, and simulated
     python -m bench.kernels.strided --errors bench/kernels/batched.jsonl.xz SIMULATED.jsonl
     python -m bench.kernels.strided --fit bench/kernels/strided.jsonl
+    python -m bench.kernels.strided --shares bench/kernels/batched.jsonl.xz
 
 Why it exists: neighbouring threads that read 32 bytes or more apart fetch a whole sector of the L2
 cache each. The law: each operand's bytes once and 32 for each such element, at a rate of the cache
-(`cache.sectors` in the GPU's file: bytes per multiprocessor and cycle).
+(`cache.sectors` in the GPU's file: bytes per multiprocessor and cycle). Batches of small transposes fetch a share of
+that (FETCHED in phantora_ns/kernels/estimators/memory.py).
 """
 
 import argparse
@@ -18,8 +20,11 @@ import math
 import random
 import statistics
 import time
+from collections import defaultdict
 from functools import partial
 from pathlib import Path
+
+from phantora_ns.kernels.estimators.memory import FAR, LINE, SECTOR
 
 SHAPES = (
     (2048, 2048),
@@ -36,16 +41,26 @@ SHAPES = (
     (131072, 256),
     (65536, 512),
 )
-BATCHED_ROWS = (8, 16, 32, 49, 64, 96, 128, 196, 256, 320, 784, 1024, 4096)
-BATCHED_COLUMNS = (3, 16, 32, 64, 196, 320, 1024, 4096)
+BATCHED_ROWS = (
+    8, 16, 24, 32, 48, 49, 64, 80, 96, 112, 128, 160, 192, 196, 224, 256, 320, 384, 400, 512,
+    576, 640, 768, 784, 1024, 1536, 2048, 3136, 4096, 8192,
+)  # fmt: skip
+BATCHED_COLUMNS = (
+    3, 8, 16, 24, 32, 48, 64, 80, 96, 128, 144, 192, 196, 320, 384, 512, 768, 1024, 2048, 4096,
+)  # fmt: skip
 BATCHED_NUMBERS = (1 << 22, 1 << 24, 1 << 26)
 SIZES = {"u8": 1, "bf16": 2, "f32": 4, "f64": 8}
+OPERANDS = {"copy": 2, "add": 3}
 # shorter rows find some sectors in the L1 cache, so the law is an upper bound for them
 LEAST_ROWS, LEAST_COLUMNS = (
     512,
     256,
 )
 MULTIPROCESSORS, CYCLES_PER_NS = 132, 1.98
+SECTORS = 21.4  # `cache.sectors`, as --fit has it
+LARGE = 0.9 * (
+    1 << 24
+)  # numbers from which the start of a kernel does not count; batches are rounded down
 
 
 def median_us(work, count=12) -> float:
@@ -96,16 +111,42 @@ def measure_batched(seconds: float) -> None:
         print(json.dumps(case | {"us": median_us(work)}), flush=True)
 
 
+def read(path: Path) -> list[dict]:
+    """The cases of a file of batches."""
+    text = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+    return [json.loads(line) for line in text.decode().splitlines()]
+
+
+def shares(path: Path) -> None:
+    """Of a sector, what an element fetches in batches from 16 million numbers on: the median by rows for strides of
+    whole lines, for others and for far ones, and by stride for long rows."""
+    by_rows, by_stride = defaultdict(list), defaultdict(list)
+    for case in read(path):
+        numbers = case["batch"] * case["rows"] * case["columns"]
+        size, rows = SIZES[case["type"]], case["rows"]
+        if numbers < LARGE:
+            continue
+        moved = case["us"] * 1e3 * SECTORS * MULTIPROCESSORS * CYCLES_PER_NS / numbers
+        share = (moved - OPERANDS[case["op"]] * size) / SECTOR
+        stride = case["columns"] * size
+        kind = "far" if stride >= FAR else "others" if stride % LINE else "lines"
+        if stride >= LINE:
+            by_rows[size, rows, kind].append(share)
+        if SECTOR <= stride <= LINE and rows >= LEAST_ROWS:
+            by_stride[size, stride].append(share)
+    for (size, rows, kind), found in sorted(by_rows.items()):
+        print(f"{size} bytes, {rows:5d} rows, {kind:6}: {statistics.median(found):.3f}")
+    for (size, stride), found in sorted(by_stride.items()):
+        print(f"{size} bytes, stride of {stride:3d}: {statistics.median(found):.3f}")
+
+
 def errors(real: Path, simulated: Path) -> None:
     """Of the batches that both files have: all, and by rows and by columns from 16 million numbers on."""
-
-    def read(path: Path) -> dict[tuple, float]:
-        text = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
-        cases = map(json.loads, text.decode().splitlines())
-        keys = "op", "type", "batch", "rows", "columns"
-        return {tuple(case[key] for key in keys): case["us"] for case in cases}
-
-    found, told = read(real), read(simulated)
+    keys = "op", "type", "batch", "rows", "columns"
+    found, told = (
+        {tuple(case[key] for key in keys): case["us"] for case in read(path)}
+        for path in (real, simulated)
+    )
     logs = {case: math.log(told[case] / us) for case, us in found.items() if case in told}
 
     def show(label: str, chosen: list[float]) -> None:
@@ -159,7 +200,7 @@ def fit(path: str) -> None:
     for line in open(path):
         case = json.loads(line)
         size = SIZES[case["type"]]
-        moved = {"copy": 2 * size, "add": 3 * size, "f8": size + 1}[case["op"]] + 32
+        moved = (size + 1 if case["op"] == "f8" else OPERANDS[case["op"]] * size) + SECTOR
         found.append((case, moved * case["rows"] * case["columns"] / (case["us"] * 1e3)))
     plain = [
         rate
@@ -185,8 +226,11 @@ if __name__ == "__main__":
     parser.add_argument("--fit", metavar="FILE")
     parser.add_argument("--batched", type=float, metavar="SECONDS", help="batches of small ones")
     parser.add_argument("--errors", type=Path, nargs=2, metavar=("REAL", "SIMULATED"))
+    parser.add_argument("--shares", type=Path, metavar="FILE", help="of batches")
     options = parser.parse_args()
-    if options.errors:
+    if options.shares:
+        shares(options.shares)
+    elif options.errors:
         errors(*options.errors)
     elif options.fit:
         fit(options.fit)

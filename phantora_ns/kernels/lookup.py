@@ -245,6 +245,10 @@ class KernelTimes:
         """Each run had a clock of its own."""
         return partial(self._clocks.share, bound_by)
 
+    def clock_share(self, bound_by: int, uid: str) -> float:
+        """What to multiply a run's recorded times with, so that they are those at the usual clock (RunClocks)."""
+        return self._clocks.share(bound_by, uid)
+
     def _bound_of(self, kind: int, fields: Any) -> int:
         return self.estimate(kind, fields).bound_by
 

@@ -43,8 +43,8 @@ Z = 1.2816
 
 FITTED = {
     "other": 0.076,
-    "gemm": 0.049,
-    "attention": 0.095,
+    "gemm": 0.026,
+    "attention": 0.049,
     "convolution": 0.116,
     "copy": 0.098,
     "elementwise": 0.013,
@@ -54,7 +54,8 @@ FITTED = {
     "triton": 0.228,
 }
 """Error of a class's total time in a configuration that the models have not seen, and which others
-have not measured: `python -m bench.accuracy.errors` on 2026-11-22. docs/accuracy.md says what it finds since."""
+have not measured: `python -m bench.accuracy.errors` on 2026-11-22, products and attention on 2026-11-30, with all times
+at one clock. docs/accuracy.md says what it finds since."""
 ESTIMATED = {
     "other": 0.7,
     "gemm": 0.048,

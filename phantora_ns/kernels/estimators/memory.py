@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,11 +30,46 @@ CHUNK = 65536  # ForeachFunctors / MultiTensorApply.cuh: kChunkSize, elements pe
 MAX_DIMS = 25  # OffsetCalculator.cuh
 SECTOR = 32  # bytes: the L2 cache's smallest fetch
 WARP = 32  # threads whose neighbouring elements one instruction reads
-# Share of a sector that an element fetches, by the bytes to its neighbour and by the elements of a row: 1,244
-# batches of transposes on an H200 (bench/kernels/batched.jsonl.xz)
-FETCHED_BY_STRIDE = ((32, 0.37), (64, 0.45), (128, 1.0))
-FETCHED_BY_ROW = ((64, 0.56), (96, 0.62), (128, 0.79), (256, 0.91), (512, 1.0))
-LEAST_FETCHED = 0.27
+
+
+LINE = 128  # bytes of a line of the L1 cache
+Points = tuple[tuple[int, float], ...]
+"""A line through points (x, y)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The share of a sector that an element fetches, by the elements of a row, where neighbours are a line or more
+    apart. A short row comes back to sectors that its block has fetched; `lines`: strides of whole lines use few of the
+    cache's sets, and lose them sooner; `others`: other strides; `long`: longer rows; `whole`: rows of whole blocks."""
+
+    lines: Points
+    others: Points
+    long: Points
+    whole: Points
+
+
+# By the elements of a thread, 4 of at most 2 bytes or 2 larger ones, from 8,400 batches of transposes on two H200s:
+# python -m bench.kernels.strided --shares bench/kernels/batched.jsonl.xz
+FETCHED = {
+    4: Fetched(
+        lines=((32, 0.63), (112, 0.65)),
+        others=((32, 0.32), (80, 0.35), (96, 0.40), (112, 0.53)),
+        long=((128, 0.74), (160, 0.80), (192, 0.85), (224, 0.90), (320, 0.98), (576, 1.02)),
+        whole=((512, 0.90), (1024, 0.94), (2048, 0.96)),
+    ),
+    2: Fetched(
+        lines=((32, 0.52), (96, 0.52)),
+        others=((32, 0.33), (64, 0.37), (80, 0.40), (96, 0.49)),
+        long=((112, 0.66), (128, 0.79), (160, 0.83), (192, 0.87), (224, 0.89), (320, 0.94)),
+        whole=((256, 0.91), (512, 0.92), (1024, 0.93)),
+    ),
+}
+# Of that share, what neighbours fetch that are so many bytes apart, less than a line
+FETCHED_BY_STRIDE = ((32, 0.36), (48, 0.44), (64, 0.45), (96, 0.71), (LINE, 1.0))
+LEAST_FETCHED = 0.28
+FAR = 8192  # bytes between neighbours, from which on long rows take longer
+FAR_BY_ROW = ((256, 1.0), (768, 1.09))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,13 +227,13 @@ def unrolled(kernel: Kernel, name: KernelName) -> Traffic | None:
     )
 
 
-def _interpolated(points: Sequence[tuple[int, float]], at: int) -> float:
+def _interpolated(points: Points, at: int) -> float:
     """The value at `at` of a line through the points (x, y), level beyond them; x is logarithmic."""
     xs, ys = zip(*points, strict=True)
     return float(np.interp(math.log(max(at, 1)), np.log(xs), ys))
 
 
-def _scattered_operands(kernel: Kernel, tensors: int) -> float:
+def _scattered_operands(kernel: Kernel, tensors: int, per_thread: int) -> float:
     """How many operands of a strided launch fetch a sector for each element, because neighbouring elements are
     apart; most often these are transposed. Those that fetch less count as a part of one.
 
@@ -216,18 +251,26 @@ def _scattered_operands(kernel: Kernel, tensors: int) -> float:
         if math.prod(sizes) != _scalar(kernel, 0, "i"):
             continue
         strides = struct.unpack_from(f"<{tensors}I", kernel.parameters, at + 4 + MAX_DIMS * 12)
-        return sum(_fetched(stride, sizes[0]) for stride in strides)
+        block = per_thread * kernel.block_threads
+        return sum(fetched(stride, sizes[0], per_thread, block) for stride in strides)
     return 0.0
 
 
-def _fetched(stride: int, row: int) -> float:
+def fetched(stride: int, row: int, per_thread: int, block: int) -> float:
     """How much of a sector each element of one operand fetches. Neighbouring elements of the result are `stride`
-    bytes apart in the operand, and a row of the result has `row` elements. It is less than a sector where rows are
-    short, since a block then needs sectors that it has fetched already, and where several elements share one of the
-    L1 cache's lines of 128 bytes."""
+    bytes apart in the operand, a row of the result has `row` elements, and a block of threads takes `block`. It is
+    less than a sector where rows are short, since a block then needs sectors that it has fetched already, and where
+    several elements share a line of the L1 cache."""
     if stride < SECTOR or row < WARP:
         return 0.0
-    share = _interpolated(FETCHED_BY_STRIDE, stride) * _interpolated(FETCHED_BY_ROW, row)
+    shares = FETCHED[4 if per_thread > 2 else 2]
+    if row % block == 0:
+        points = shares.whole
+    else:
+        points = (shares.others if stride % LINE else shares.lines) + shares.long
+    share = _interpolated(points, row) * _interpolated(FETCHED_BY_STRIDE, stride)
+    if stride >= FAR:
+        share *= _interpolated(FAR_BY_ROW, row)
     return max(LEAST_FETCHED, share)
 
 
@@ -248,7 +291,7 @@ def strided(kernel: Kernel, name: KernelName) -> Traffic | None:
         moved,
         elements,
         f"strided_{'narrow' if per_thread > 2 else 'wide'}",
-        elements * SECTOR * _scattered_operands(kernel, tensors),
+        elements * SECTOR * _scattered_operands(kernel, tensors, per_thread),
     )
 
 

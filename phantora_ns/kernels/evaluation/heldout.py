@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.database.records import Observation
-from phantora_ns.kernels.fitted.model import Estimator, FittedModels, usable
+from phantora_ns.kernels.fitted.model import Estimator, FittedModels, Share, usable
 from phantora_ns.kernels.rates import Rates
 
 
@@ -37,11 +37,13 @@ def leave_out(
     estimate: Estimator,
     judged: Iterable[Observation] | None = None,
     keep: Callable[[str], bool] = lambda configuration: False,
+    share: Share = lambda bound_by, uid: 1.0,
 ) -> list[Judged]:
     """Predicts every signature of every configuration from the other configurations alone. A
     configuration for which `keep` is true is never left out: all predictions learn from it, and it is not judged.
     With `judged`, predicts only those signatures, from all `observations`, and does not ask `keep`. Fits each family
-    once per configuration."""
+    once per configuration. `share`: what a run's times are multiplied with, those that are learned from and those that
+    are judged by (KernelTimes.clock_share)."""
     by_configuration: dict[str, list[Observation]] = defaultdict(list)
     for observation in usable(observations):
         by_configuration[observation.configuration].append(observation)
@@ -51,20 +53,25 @@ def leave_out(
             list(usable(judged)),
             rates,
             estimate,
+            share,
         )
     result = []
     for name, left in by_configuration.items():
         if keep(name):
             continue
         rest = [s for other, group in by_configuration.items() if other != name for s in group]
-        result += _judge(rest, left, rates, estimate)
+        result += _judge(rest, left, rates, estimate, share)
     return result
 
 
 def _judge(
-    known: list[Observation], left: list[Observation], rates: Rates, estimate: Estimator
+    known: list[Observation],
+    left: list[Observation],
+    rates: Rates,
+    estimate: Estimator,
+    share: Share,
 ) -> list[Judged]:
-    models = FittedModels(known, rates, estimate)
+    models = FittedModels(known, rates, estimate, share)
     exact = {signature.encode(s.kind, [s.fields, s.context]) for s in known}
     result = []
     for observation in left:
@@ -74,6 +81,9 @@ def _judge(
         analytic = estimate(*asked).duration_ns
         found, where = models.predict(*asked), models.point(*asked)
         family = where.family if where else "unreadable"
+        if where:
+            measured_ns = observation.median_ns * share(where.bound_by, observation.uid)
+            observation = observation._replace(median_ns=measured_ns)
         fitted, error = (found.duration_ns, found.error) if found else (analytic, None)
         result.append(Judged(family, observation, analytic, fitted, error))
     return result

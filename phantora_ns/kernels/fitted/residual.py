@@ -7,9 +7,9 @@ launches of a group, one to the launches of a name, and one that fades with dist
 measurement of a kernel corrects all of its sizes a little and the near ones fully. Where nothing
 similar was measured the law stands, with a wide error.
 
-One more part is common to everything that one run measured. A GPU that waits for others stays cool
-and does arithmetic up to 20 % faster than one at its power limit. This part keeps a run's clock from
-being taken for a property of the sizes that only this run had. The clock of a new run is unknown.
+One more part is common to everything that one run measured: chips differ, and the clock that its times were put at
+(run_clocks.py) is inferred. This part keeps a run's error from being taken for a property of the sizes that only this
+run had. It is small. With a larger one, what a sweep says of its own kind of sizes would count as its run's error.
 
 Source: Rasmussen and Williams, Gaussian Processes for Machine Learning (2006), section 2.2; leaving
 points out without refitting: section 5.4.2, for several points at once.
@@ -24,7 +24,7 @@ import numpy as np
 
 # Standard deviations to start from: of a family, a group, a name, the near field, and noise.
 START = (0.10, 0.10, 0.08, 0.12, 0.03)
-CLOCKS = 0.05  # deviation between runs where clocks decide, seen in traces of real steps
+CLOCKS = 0.01  # deviation between runs once all times are at one clock (docs/kernels-database.md)
 # Factors tried on each deviation. The likeliest wins, the first among equals.
 SCALES = (1.0, 0.25, 0.5, 2.0, 4.0, 8.0)
 LEAST_CHANCE = 0.02  # medians of one signature in two runs differ by at least this
