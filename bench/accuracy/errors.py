@@ -28,18 +28,9 @@ from phantora_ns.protocol import KernelClass, Source
 
 
 SWEEPS = (
-    *(
-        "convolutions",
-        "experts",
-        "heads",
-        "image",
-        "operators",
-        "optimizers",
-        "precisions",
-        "products-",
-    ),
-    *("segmentation", "shards", "triton-", "unfused", "varied", "whole-attention"),
-)
+    "convolutions", "experts", "heads", "image", "operators", "optimizers", "precisions", "products-",
+    "segmentation", "shards", "triton-", "unfused", "varied", "whole-attention",
+)  # fmt: skip
 """Beginnings of the names of recordings that are no steps."""
 
 
@@ -64,8 +55,7 @@ def main() -> int:
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else shipped_path("h200")
     with Database.open(path) as database:
         observations = list(database.observations())
-        gpu = database.gpu
-    times = KernelTimes(gpu, [path])
+        times = KernelTimes(database.gpu, [database])
     sums: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(
         lambda: defaultdict(lambda: [0.0, 0.0])
     )
@@ -74,7 +64,7 @@ def main() -> int:
         times.rates,
         times.estimate,
         keep=lambda name: name.startswith(SWEEPS),
-        share=times.clock_share,
+        share=times.clocks.share,
     ):
         seen = row.observation
         label = KernelClass.LABELS[kernel_class(seen.kind, seen.fields, seen.context)]

@@ -24,7 +24,7 @@ from bench.kernels.rested import Work, main, shuffled
 WIDTHS_OF_HEADS = (8, 16, 32, 40, 80, 160)
 TOKENS = (100, 196, 400, 784, 1296, 2304, 3600)
 WHOLE = (64, 128, 256, 512, 640, 1024, 1920)
-"""Tokens that fill whole tiles of cuDNN's kernels, which are of 64 or 128."""
+"""Tokens that fill cuDNN's tiles of 128 keys; and 64, half of one."""
 IMAGES = (3, 12, 20, 40, 72)
 CHANNELS = (160, 320, 640, 1280)
 TEXT = 77

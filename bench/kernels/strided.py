@@ -24,6 +24,7 @@ from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
+from phantora_ns.kernels import rates
 from phantora_ns.kernels.estimators.memory import FAR, LINE, SECTOR
 
 SHAPES = (
@@ -57,10 +58,8 @@ LEAST_ROWS, LEAST_COLUMNS = (
     256,
 )
 MULTIPROCESSORS, CYCLES_PER_NS = 132, 1.98
-SECTORS = 21.4  # `cache.sectors`, as --fit has it
-LARGE = 0.9 * (
-    1 << 24
-)  # numbers from which the start of a kernel does not count; batches are rounded down
+# numbers from which the start of a kernel does not count; batches are rounded down
+LARGE = 0.9 * (1 << 24)
 
 
 def median_us(work, count=12) -> float:
@@ -120,14 +119,14 @@ def read(path: Path) -> list[dict]:
 def shares(path: Path) -> None:
     """Of a sector, what an element fetches in batches from 16 million numbers on: the median by rows for strides of
     whole lines, for others and for far ones, and by stride for long rows."""
+    rate = 1 / rates.load("h200").scattered_ns(1)  # bytes per ns
     by_rows, by_stride = defaultdict(list), defaultdict(list)
     for case in read(path):
         numbers = case["batch"] * case["rows"] * case["columns"]
         size, rows = SIZES[case["type"]], case["rows"]
         if numbers < LARGE:
             continue
-        moved = case["us"] * 1e3 * SECTORS * MULTIPROCESSORS * CYCLES_PER_NS / numbers
-        share = (moved - OPERANDS[case["op"]] * size) / SECTOR
+        share = (case["us"] * 1e3 * rate / numbers - OPERANDS[case["op"]] * size) / SECTOR
         stride = case["columns"] * size
         kind = "far" if stride >= FAR else "others" if stride % LINE else "lines"
         if stride >= LINE:

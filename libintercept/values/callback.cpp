@@ -204,6 +204,7 @@ Unobserved unobserved()
     return strcmp(said, "steps") == 0 ? Unobserved::kOthers : Unobserved::kAll;
 }
 
+/* Registers all observers. False when PyTorch refuses one. */
 bool observe()
 {
     handle = at::addGlobalCallback(

@@ -19,8 +19,8 @@ inline bool is_optimizer(const at::RecordFunction &function)
 /* Observes the ends of optimizer steps in all threads. False when PyTorch refuses the callback. */
 bool start_steps();
 
-/* A step has ended. With PHANTORA_UNOBSERVED=steps, operators of the next one are observed if those
- * of this one were not, and the other way round (callback.cpp). */
+/* A step has ended. With PHANTORA_UNOBSERVED=steps this turns the observation of operators off or
+ * on again, so that it differs from one step to the next (callback.cpp). */
 void observe_other_steps();
 
 } // namespace phantora

@@ -85,12 +85,12 @@ class KernelTimes:
                     f"{database.path}: holds times of {database.gpu!r}, not of {self.rates.model!r}; "
                     "choose the simulated GPU's file"
                 )
-        self._clocks = RunClocks(power, self.databases, self._bound_of)
+        self.clocks = RunClocks(power, self.databases, self._bound_of)
         keep: Keep = make_always
         if fits is not None:
             keep = KeptFits(fits, [d.path for d in self.databases], self.rates, power)
         self._predictor = (
-            FittedPredictor(self.databases, self.rates, self.estimate, self._clocks.share, keep)
+            FittedPredictor(self.databases, self.rates, self.estimate, self.clocks.share, keep)
             if self.databases
             else None
         )
@@ -243,11 +243,7 @@ class KernelTimes:
 
     def _at_usual_clock(self, bound_by: int) -> Scale:
         """Each run had a clock of its own."""
-        return partial(self._clocks.share, bound_by)
-
-    def clock_share(self, bound_by: int, uid: str) -> float:
-        """What to multiply a run's recorded times with, so that they are those at the usual clock (RunClocks)."""
-        return self._clocks.share(bound_by, uid)
+        return partial(self.clocks.share, bound_by)
 
     def _bound_of(self, kind: int, fields: Any) -> int:
         return self.estimate(kind, fields).bound_by

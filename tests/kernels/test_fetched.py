@@ -1,15 +1,12 @@
 """What short rows and near neighbours fetch of a sector, held against 8,400 batches of transposes on two H200s."""
 
-import json
-import lzma
 from pathlib import Path
 from statistics import mean, median
 
+from bench.kernels.strided import LARGE, OPERANDS, SIZES, read
 from phantora_ns.kernels.estimators.memory import SECTOR, WARP, fetched
 
 MEASURED = Path(__file__).parents[2] / "bench/kernels/batched.jsonl.xz"
-SIZES, OPERANDS = {"bf16": 2, "f32": 4}, {"copy": 2, "add": 3}
-LARGE = 0.9 * (1 << 24)  # numbers from which the start of a kernel does not count
 THREADS = 128  # of a block
 RATE = 21.4 * 132 * 1.98  # bytes per ns: cache.sectors of h200.toml x multiprocessors x GHz
 
@@ -17,8 +14,7 @@ RATE = 21.4 * 132 * 1.98  # bytes per ns: cache.sectors of h200.toml x multiproc
 def test_batches_of_transposes_take_what_they_fetch():
     """By the share of a sector they are within 3 % in the median, and without a bias; by whole sectors they are not."""
     errors: dict[str, list[float]] = {"share": [], "whole": []}
-    for line in lzma.decompress(MEASURED.read_bytes()).decode().splitlines():
-        case = json.loads(line)
+    for case in read(MEASURED):
         size, rows, columns = SIZES[case["type"]], case["rows"], case["columns"]
         numbers, stride = case["batch"] * rows * columns, columns * size
         if numbers < LARGE or rows < WARP or stride < SECTOR:

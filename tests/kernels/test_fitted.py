@@ -167,7 +167,9 @@ def test_a_law_of_products_is_recovered():
 
 def test_a_law_of_attention_is_recovered():
     found = []
-    sizes = ((b, n, s) for b in (1, 2, 4, 8) for n in (1024, 2048, 4096, 8192) for s in (64, 128))
+    sizes = (
+        (b, n, s) for b in (1, 2, 3, 4, 6, 8) for n in (1024, 2048, 4096, 8192) for s in (64, 128)
+    )
     for i, (batch, length, size) in enumerate(sizes):
         call = attention.Attention(batch, 32, 8, length, length, size, True, False)
         found.append(
@@ -180,8 +182,7 @@ def test_a_law_of_attention_is_recovered():
                 1,
             )
         )
-    judged = errors(found)
-    assert np.median(judged) < 0.02 and np.mean(judged) < 0.03
+    assert np.mean(errors(found)) < 0.02
 
 
 @given(

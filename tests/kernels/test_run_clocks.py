@@ -41,7 +41,7 @@ def again(path, samples, slower, uid="mine"):
 
 
 def share(times, bound_by):
-    return times._clocks.share(bound_by, "mine")
+    return times.clocks.share(bound_by, "mine")
 
 
 @pytest.mark.parametrize(("uid", "slower"), [(HOT, 1.0), (HOT, 1.08), (COOL, 1.1)])
@@ -85,7 +85,7 @@ def test_without_shared_products_the_clock_is_the_usual_one(tmp_path, runs, shar
     path = again(tmp_path / "mine.sqlite", [*products[:shared], (1, gemm(m=12345), 1e6)], 1.3)
     times = KernelTimes("h200", [path, SHIPPED])
     assert share(times, BoundBy.COMPUTE) == 1
-    assert KernelTimes("h200", [path])._clocks.share(BoundBy.COMPUTE, "mine") == 1
+    assert KernelTimes("h200", [path]).clocks.share(BoundBy.COMPUTE, "mine") == 1
 
 
 def test_products_of_zeros_do_not_make_a_clock_beyond_the_highest(tmp_path, runs):

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from phantora_ns.kernels import signature
 from phantora_ns.kernels.database.records import Observation
-from phantora_ns.kernels.fitted.model import Estimator, FittedModels, Share, usable
+from phantora_ns.kernels.fitted.model import Estimator, FittedModels, usable
 from phantora_ns.kernels.rates import Rates
+from phantora_ns.model.power import Share, as_recorded
 
 
 class Judged(NamedTuple):
@@ -37,13 +38,13 @@ def leave_out(
     estimate: Estimator,
     judged: Iterable[Observation] | None = None,
     keep: Callable[[str], bool] = lambda configuration: False,
-    share: Share = lambda bound_by, uid: 1.0,
+    share: Share = as_recorded,
 ) -> list[Judged]:
     """Predicts every signature of every configuration from the other configurations alone. A
     configuration for which `keep` is true is never left out: all predictions learn from it, and it is not judged.
     With `judged`, predicts only those signatures, from all `observations`, and does not ask `keep`. Fits each family
     once per configuration. `share`: what a run's times are multiplied with, those that are learned from and those that
-    are judged by (KernelTimes.clock_share)."""
+    are judged by (RunClocks.share)."""
     by_configuration: dict[str, list[Observation]] = defaultdict(list)
     for observation in usable(observations):
         by_configuration[observation.configuration].append(observation)

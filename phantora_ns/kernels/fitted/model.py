@@ -23,7 +23,7 @@ from phantora_ns.kernels.fitted.points import Point, point
 from phantora_ns.kernels.fitted.residual import CLOCKS, Inputs, Residual
 from phantora_ns.kernels.rates import Rates
 from phantora_ns.kernels.signature import SignatureError
-from phantora_ns.model.power import Share
+from phantora_ns.model.power import Share, as_recorded
 from phantora_ns.protocol import Source
 
 LEAST_FOR_LAW = 4
@@ -144,7 +144,7 @@ class FittedModels:
         observations: Iterable[Observation],
         rates: Rates,
         estimate: Estimator,
-        share: Share = lambda bound_by, uid: 1.0,
+        share: Share = as_recorded,
         keep: Keep = make_always,
     ):
         self._rates, self._estimate, self._share, self._keep = rates, estimate, share, keep

@@ -253,14 +253,12 @@ def attention_point(call: attention.Attention, estimate: launch.Estimate, rates:
     direction = "backward" if call.backward else "forward"
     mask = "causal" if call.causal else "full"
     group = f"{call.backend} {direction} {mask} {whole.head_size:.0f}"
-    name = f"{call.element_bytes}"
-    starts = waves * ATTENTION_BLOCK_NS
     # cuDNN masks keys that do not fill its tiles, in kernels that take longer for every tile.
-    masked = 0.0
-    if whole.keys != call.keys:
-        masked = wave
-        name += " masked"
-    terms = (estimate.duration_ns, 1.0, arithmetic, exponentials, moving, wave, starts, masked)
+    masked = whole.keys != call.keys
+    name = f"{call.element_bytes}{' masked' if masked else ''}"
+    starts = waves * ATTENTION_BLOCK_NS
+    masking = wave if masked else 0.0
+    terms = (estimate.duration_ns, 1.0, arithmetic, exponentials, moving, wave, starts, masking)
     # All members of a family have the same kind.
     family = "attention" if call.backend == "cudnn" else f"attention {call.backend}"
     return Point(family, group, name, terms, position, Source.ATTENTION, estimate.bound_by)

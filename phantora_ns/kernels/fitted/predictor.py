@@ -15,7 +15,7 @@ from phantora_ns.kernels.estimators import launch
 from phantora_ns.kernels.estimators.launch import Estimate
 from phantora_ns.kernels.fitted.kept import Keep, make_always
 from phantora_ns.kernels.rates import Rates
-from phantora_ns.model.power import Share
+from phantora_ns.model.power import Share, as_recorded
 from phantora_ns.protocol import SignatureKind, Source
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class FittedPredictor:
         databases: Iterable[Measured],
         rates: Rates,
         estimate: Estimator,
-        share: Share = lambda bound_by, uid: 1.0,
+        share: Share = as_recorded,
         keep: Keep = make_always,
     ):
         self._databases, self._rates, self._estimate = list(databases), rates, estimate

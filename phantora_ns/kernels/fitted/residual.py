@@ -24,7 +24,7 @@ import numpy as np
 
 # Standard deviations to start from: of a family, a group, a name, the near field, and noise.
 START = (0.10, 0.10, 0.08, 0.12, 0.03)
-CLOCKS = 0.01  # deviation between runs once all times are at one clock (docs/kernels-database.md)
+CLOCKS = 0.01  # deviation between runs once all times are at one clock (docs/kernel-times.md)
 # Factors tried on each deviation. The likeliest wins, the first among equals.
 SCALES = (1.0, 0.25, 0.5, 2.0, 4.0, 8.0)
 LEAST_CHANCE = 0.02  # medians of one signature in two runs differ by at least this

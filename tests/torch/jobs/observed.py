@@ -28,8 +28,8 @@ pairs = [(loop(True), loop(False)) for _ in range(ROUNDS)]
 longer = statistics.median(observed - alone for observed, alone in pairs)
 alone = statistics.median(alone for _, alone in pairs)
 
-# Each observation of 3 us owes 5 us more than itself, for PyTorch's own work. Here PyTorch does nothing,
-# and Python takes less than 5 us, so a debt is left.
+# Each observation takes 3 us, and 5 us more are subtracted for PyTorch's own work, of which there is none here. Python
+# takes less than 5 us between two of them. More is to be subtracted than has passed, so the next loop pays the rest.
 interceptor = ctypes.CDLL(None)
 begin = time.perf_counter_ns()
 for _ in range(4000):
