@@ -9,6 +9,8 @@ two device synchronisations, and [allocated, reserved] peak bytes. With --trace 
 """
 
 import argparse
+import fcntl
+import importlib
 import json
 import platform
 import statistics
@@ -18,6 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from bench.accuracy.workload import profile
+from bench.zoo.texts import TEXT
 
 CLASSES = 1000
 SEGMENTS = 21
@@ -27,93 +30,6 @@ OPTIMIZERS = {
     "adamw-single": lambda p: torch.optim.AdamW(p, lr=1e-4, foreach=False),
     "sgd": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, weight_decay=1e-4),
 }
-TEXT = {
-    "bert-base": ("BertConfig", "BertForMaskedLM", {}),
-    "bert-large": (
-        "BertConfig",
-        "BertForMaskedLM",
-        {
-            "hidden_size": 1024,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
-            "intermediate_size": 4096,
-        },
-    ),
-    "gpt2-medium": ("GPT2Config", "GPT2LMHeadModel", {"n_embd": 1024, "n_layer": 24, "n_head": 16}),
-    "gpt2-large": ("GPT2Config", "GPT2LMHeadModel", {"n_embd": 1280, "n_layer": 36, "n_head": 20}),
-    "qwen2-1.5b": (
-        "Qwen2Config",
-        "Qwen2ForCausalLM",
-        {
-            "hidden_size": 1536,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 12,
-            "num_key_value_heads": 2,
-            "intermediate_size": 8960,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "t5-base": (
-        "T5Config",
-        "T5ForConditionalGeneration",
-        {
-            "d_model": 768,
-            "num_layers": 12,
-            "num_heads": 12,
-            "d_ff": 3072,
-            "decoder_start_token_id": 0,
-        },
-    ),
-    "t5-small-gated": (
-        "T5Config",
-        "T5ForConditionalGeneration",
-        {
-            "d_model": 512,
-            "num_layers": 8,
-            "num_heads": 8,
-            "d_ff": 1024,
-            "feed_forward_proj": "gated-gelu",
-            "decoder_start_token_id": 0,
-        },
-    ),
-    "llama-3.2-1b": (
-        "LlamaConfig",
-        "LlamaForCausalLM",
-        {
-            "hidden_size": 2048,
-            "num_hidden_layers": 16,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "intermediate_size": 8192,
-            "vocab_size": 128256,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "gemma2-2b": ("Gemma2Config", "Gemma2ForCausalLM", {}),
-    "opt-1.3b": (
-        "OPTConfig",
-        "OPTForCausalLM",
-        {
-            "hidden_size": 2048,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 32,
-            "ffn_dim": 8192,
-            "word_embed_proj_dim": 2048,
-        },
-    ),
-    "phi-2": (
-        "PhiConfig",
-        "PhiForCausalLM",
-        {
-            "hidden_size": 2560,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-            "intermediate_size": 10240,
-            "partial_rotary_factor": 0.4,
-        },
-    ),
-}
-"""Models of transformers: configuration, class, and what differs from the configuration's defaults."""
 
 
 def text_loss(options):
@@ -160,6 +76,8 @@ def stepper(options):
     if options.precision == "bf16":
         model.bfloat16()
     model.train()
+    if options.compile:
+        model.compile()
     optimizer = OPTIMIZERS[options.optimizer](model.parameters())
     to = {"autocast-bf16": torch.bfloat16, "autocast-fp16": torch.float16}.get(options.precision)
     scaler = torch.amp.GradScaler("cuda", enabled=to is torch.float16)
@@ -189,8 +107,19 @@ def main():
     parser.add_argument("--optimizer", default="adamw", choices=OPTIMIZERS)
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--warmup", type=int, default=6)
+    parser.add_argument(
+        "--compile", action="store_true", help="the model's forward and backward pass"
+    )
+    parser.add_argument(
+        "--alone",
+        help="use the GPU only while this file is locked: the next job may load meanwhile",
+    )
     parser.add_argument("--trace", help="where a Kineto trace of one more step goes")
     options = parser.parse_args()
+    if options.alone:
+        importlib.import_module("transformers" if options.model in TEXT else "torchvision")
+        lock = open(options.alone, "w")  # until this process ends
+        fcntl.flock(lock, fcntl.LOCK_EX)
     torch.manual_seed(0)
     if options.precision == "tf32":
         torch.set_float32_matmul_precision("high")
