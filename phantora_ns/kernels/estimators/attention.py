@@ -35,6 +35,9 @@ class Attention:
     backward: bool
     element_bytes: int = 2
     backend: str = "cudnn"
+    bias: bool = False
+    """A tensor is added to the scores."""
+    dropout: bool = False
 
 
 def flop(call: Attention) -> float:
@@ -88,6 +91,32 @@ def blocks(call: Attention) -> int:
     return math.ceil(call.queries / QUERY_BLOCK) * call.batch * call.heads
 
 
+def scores(call: Attention) -> int:
+    """Scores that are computed: half of them under a causal mask."""
+    every = call.batch * call.heads * call.queries * call.keys
+    return every // 2 if call.causal else every
+
+
+def bias_ns(call: Attention, rates: Rates) -> float:
+    """What adding a tensor to the scores takes. Each head reads it anew."""
+    return _of_scores("bias", call, rates) if call.bias else 0.0
+
+
+def dropout_ns(call: Attention, rates: Rates) -> float:
+    """What drawing a random number for each score takes."""
+    return _of_scores("dropout", call, rates) if call.dropout else 0.0
+
+
+def extras_ns(call: Attention, rates: Rates) -> float:
+    return bias_ns(call, rates) + dropout_ns(call, rates)
+
+
+def _of_scores(what: str, call: Attention, rates: Rates) -> float:
+    direction = "backward" if call.backward else "forward"
+    rate = rates.number(f"attention.{what}_{direction}")
+    return scores(call) / (rates.multiprocessors * rates.cycles_per_ns * rate)
+
+
 def duration_ns(call: Attention, rates: Rates) -> float:
     """Nanoseconds of the call on the GPU, its small helper kernels included."""
     name = f"{call.backend}_{'backward' if call.backward else 'forward'}"
@@ -108,5 +137,6 @@ def duration_ns(call: Attention, rates: Rates) -> float:
         tail = rates.number("attention.causal_tail") * excess
         share /= max(1.0 + excess, waves + tail) / waves
     arithmetic = flop(whole) / (peak * share)
+    arithmetic += extras_ns(call, rates)
     moving = moved_bytes(call) / (rates.memory_bytes_per_ns * rates.number("attention.bandwidth"))
     return rates.number(f"attention.{name}_base") + max(arithmetic, flop(whole) / peak) + moving

@@ -22,6 +22,9 @@ CONVOLUTION_FORWARD, CONVOLUTION_FILTER, CONVOLUTION_DATA = 10, 11, 12  # operat
 MATMUL, SDPA_FORWARD, SDPA_BACKWARD = 19, 41, 43
 # CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_GEN_INDEX: a mask by position.
 POINTWISE_MODE, GEN_INDEX = 0, 501
+# CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_POINTWISE_ADD
+POINTWISE, POINTWISE_B, ADD = 13, 752, 0
+RANDOM = 33  # CUDNN_BACKEND_OPERATION_RNG_DESCRIPTOR: dropout draws its numbers within the kernel
 # The output of a mask that is one operation (since release 9.20).
 BAND_MASK_Y = 3006
 MATMUL_A, MATMUL_B, MATMUL_C = 1520, 1521, 1522
@@ -172,7 +175,30 @@ def _call(
     batch, heads, queries, size = query.dims
     bytes_each = element_bytes(query.kind)
     return attention.Attention(
-        batch, heads, kv_heads, queries, keys, size, causal, backward, bytes_each
+        batch,
+        heads,
+        kv_heads,
+        queries,
+        keys,
+        size,
+        causal,
+        backward,
+        bytes_each,
+        bias=any(_adds_to_scores(o, queries, keys) for o in found),
+        dropout=any(o.kind == RANDOM for o in found),
+    )
+
+
+def _adds_to_scores(operation: Operation, queries: int, keys: int) -> bool:
+    """Whether a tensor of a number for each score is added: a mask that is not the causal one, or a bias
+    of positions. Single numbers and sums of rows are none."""
+    added = operation.tensors.get(POINTWISE_B)
+    return (
+        operation.kind == POINTWISE
+        and (POINTWISE_MODE, ADD) in operation.values
+        and added is not None
+        and tuple(added.dims[2:]) == (queries, keys)
+        and queries * keys > 1
     )
 
 

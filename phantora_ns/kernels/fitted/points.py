@@ -255,10 +255,14 @@ def attention_point(call: attention.Attention, estimate: launch.Estimate, rates:
     group = f"{call.backend} {direction} {mask} {whole.head_size:.0f}"
     # cuDNN masks keys that do not fill its tiles, in kernels that take longer for every tile.
     masked = whole.keys != call.keys
-    name = f"{call.element_bytes}{' masked' if masked else ''}"
+    extras = (" masked" * masked, " bias" * call.bias, " dropout" * call.dropout)
+    name = f"{call.element_bytes}{''.join(extras)}"
     starts = waves * ATTENTION_BLOCK_NS
     masking = wave if masked else 0.0
-    terms = (estimate.duration_ns, 1.0, arithmetic, exponentials, moving, wave, starts, masking)
+    terms = (
+        *(estimate.duration_ns, 1.0, arithmetic, exponentials, moving, wave, starts, masking),
+        *(attention.bias_ns(call, rates), attention.dropout_ns(call, rates)),
+    )
     # All members of a family have the same kind.
     family = "attention" if call.backend == "cudnn" else f"attention {call.backend}"
     return Point(family, group, name, terms, position, Source.ATTENTION, estimate.bound_by)
