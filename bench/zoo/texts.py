@@ -1,6 +1,6 @@
 """Text models of transformers that train.py builds with random weights.
 
-Why it exists: sizes of published models are data, and many; the job that trains them is short.
+Why it exists: the sizes of published models are data, and take more lines than the job that trains them.
 """
 
 TEXT = {

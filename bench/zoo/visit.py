@@ -4,8 +4,8 @@
                                       [--traces] [--lanes N]
 
 Why it exists: real steps and recorded kernels of one chip belong together. First every job runs for real,
-alone. Then a leader records the calibration jobs into OUT_DIR/calibration-LANE.sqlite, and the evaluation
-jobs into OUT_DIR/evaluation-LANE.sqlite, which never ships: it says what a user with one GPU gets.
+alone. Then a leader records the calibration jobs into OUT_DIR/calibration.sqlite, and the evaluation
+jobs into OUT_DIR/evaluation.sqlite, which never ships: it says what a user with one GPU gets.
 OUT_DIR/zoo.jsonl gets a line per run as it ends. With --lanes 2 the next led job loads its libraries while
 one uses the GPU. With --traces a real run also writes OUT_DIR/NAME.json, a Kineto trace of one step. No run
 is started that would not end within the budget (seconds).
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import queue
 import sys
 import time
 import tomllib
@@ -38,13 +37,13 @@ def jobs() -> list[dict[str, str]]:
     return tomllib.loads((HERE / "zoo.toml").read_text())["job"]
 
 
-def command(job: dict[str, str], how: str, out: Path, traces: bool, lane: int) -> list[str]:
+def command(job: dict[str, str], how: str, out: Path, traces: bool) -> list[str]:
     """The job for real, or led by the GPU, which records it."""
     script = ["--nproc-per-node", "1", "-m", "bench.zoo.train", *job["flags"].split()]
     if how == "real":
         script += ["--trace", str(out / f"{job['name']}.json")] if traces else []
         return [sys.executable, "-m", "torch.distributed.run", *script]
-    database = out / f"{how}-{lane}.sqlite"
+    database = out / f"{how}.sqlite"
     script += ["--alone", str(out / "gpu.lock")]
     ours = ["profile", "--record", "kernels", "--name", job["name"], "-o", str(database)]
     return [sys.executable, "-m", "phantora_ns", *ours, "torchrun", *script]
@@ -72,19 +71,14 @@ def main() -> int:
             stream.write(json.dumps(line) + "\n")
 
     keep({"how": "machine"} | machine())
-    lanes: queue.Queue[int] = queue.Queue()
-    for lane in range(options.lanes):
-        lanes.put(lane)
 
     def one(job: dict[str, str], how: str) -> None:
         if time.monotonic() - begin + NEEDED_S[how] > options.budget:
             print(f"left out, no time: {job['name']} {how}", flush=True)
             return
-        lane = lanes.get()
         status, log, seconds = run(
-            command(job, how, out, options.traces, lane), {}, REAL_S if how == "real" else LED_S
+            command(job, how, out, options.traces), {}, REAL_S if how == "real" else LED_S
         )
-        lanes.put(lane)
         found = RESULT.findall(log)
         line = {
             "name": job["name"],

@@ -40,15 +40,20 @@ class Attention:
     dropout: bool = False
 
 
-def flop(call: Attention) -> float:
-    """Floating-point operations that the result needs: half of the scores under a causal mask."""
-    scores = call.queries * call.keys
+def scores(call: Attention) -> int:
+    """Pairs of a query and a key that the result needs, over all heads: about half under a causal mask."""
+    pairs = call.queries * call.keys
     if call.causal:
         # Query i sees the keys up to its own position. Positions count from the end when the
         # lengths differ.
         short = min(call.queries, call.keys)
-        scores -= short * (short - 1) // 2
-    total = 4 * call.batch * call.heads * scores * call.head_size
+        pairs -= short * (short - 1) // 2
+    return call.batch * call.heads * pairs
+
+
+def flop(call: Attention) -> float:
+    """Floating-point operations that the result needs."""
+    total = 4 * scores(call) * call.head_size
     return total * BACKWARD_RATIO if call.backward else total
 
 
@@ -91,24 +96,14 @@ def blocks(call: Attention) -> int:
     return math.ceil(call.queries / QUERY_BLOCK) * call.batch * call.heads
 
 
-def scores(call: Attention) -> int:
-    """Scores that are computed: half of them under a causal mask."""
-    every = call.batch * call.heads * call.queries * call.keys
-    return every // 2 if call.causal else every
-
-
 def bias_ns(call: Attention, rates: Rates) -> float:
-    """What adding a tensor to the scores takes. Each head reads it anew."""
+    """Nanoseconds for adding a tensor to the scores, 0 where there is none."""
     return _of_scores("bias", call, rates) if call.bias else 0.0
 
 
 def dropout_ns(call: Attention, rates: Rates) -> float:
-    """What drawing a random number for each score takes."""
+    """Nanoseconds for drawing a random number for each score, 0 without dropout."""
     return _of_scores("dropout", call, rates) if call.dropout else 0.0
-
-
-def extras_ns(call: Attention, rates: Rates) -> float:
-    return bias_ns(call, rates) + dropout_ns(call, rates)
 
 
 def _of_scores(what: str, call: Attention, rates: Rates) -> float:
@@ -136,7 +131,7 @@ def duration_ns(call: Attention, rates: Rates) -> float:
         excess = longest / (rows * (whole.keys - missed)) - 1.0
         tail = rates.number("attention.causal_tail") * excess
         share /= max(1.0 + excess, waves + tail) / waves
-    arithmetic = flop(whole) / (peak * share)
-    arithmetic += extras_ns(call, rates)
+    products = flop(whole) / (peak * share)
+    arithmetic = products + bias_ns(call, rates) + dropout_ns(call, rates)
     moving = moved_bytes(call) / (rates.memory_bytes_per_ns * rates.number("attention.bandwidth"))
     return rates.number(f"attention.{name}_base") + max(arithmetic, flop(whole) / peak) + moving

@@ -255,14 +255,13 @@ def attention_point(call: attention.Attention, estimate: launch.Estimate, rates:
     group = f"{call.backend} {direction} {mask} {whole.head_size:.0f}"
     # cuDNN masks keys that do not fill its tiles, in kernels that take longer for every tile.
     masked = whole.keys != call.keys
-    extras = (" masked" * masked, " bias" * call.bias, " dropout" * call.dropout)
-    name = f"{call.element_bytes}{''.join(extras)}"
+    traits = {"masked": masked, "bias": call.bias, "dropout": call.dropout}
+    name = " ".join([str(call.element_bytes), *(trait for trait in traits if traits[trait])])
     starts = waves * ATTENTION_BLOCK_NS
     masking = wave if masked else 0.0
-    terms = (
-        *(estimate.duration_ns, 1.0, arithmetic, exponentials, moving, wave, starts, masking),
-        *(attention.bias_ns(call, rates), attention.dropout_ns(call, rates)),
-    )
+    bias, dropout = attention.bias_ns(call, rates), attention.dropout_ns(call, rates)
+    work = (estimate.duration_ns, 1.0, arithmetic, exponentials, moving, wave, starts)
+    terms = (*work, masking, bias, dropout)
     # All members of a family have the same kind.
     family = "attention" if call.backend == "cudnn" else f"attention {call.backend}"
     return Point(family, group, name, terms, position, Source.ATTENTION, estimate.bound_by)
