@@ -1,6 +1,6 @@
 """`phantora-ns calibrate host`: how fast a machine's CPUs are, here or elsewhere, for a cluster file.
 
-Why it exists: recorded host times are one machine's. Scaled by CPU scores they become the cluster's.
+Why it exists: host times are charged at one machine's speed. Scaled by CPU scores they become the cluster's.
 Rules: what measures here and what measures elsewhere is one script with one compiled workload. The
 spread is said beside the score.
 """
@@ -13,16 +13,14 @@ import subprocess
 import sys
 import tempfile
 import zlib
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from phantora_ns.calibrate import cpu_script
-from phantora_ns.config import default_cluster, load_cluster
-from phantora_ns.kernels.database import databases
-from phantora_ns.kernels.database.host_table import read_hosts
+from phantora_ns.config import load_cluster
 from phantora_ns.launch.errors import LaunchError, UsageError
 from phantora_ns.launch.machine.installation import LIBRARIES
+from phantora_ns.launch.record.host_speed import REFERENCE_SCORE_NS
 from phantora_ns.whole_file import replacing
 
 LIBRARY = LIBRARIES / "libphantora-score.so"
@@ -102,19 +100,11 @@ def read(text: str, source: str) -> Score:
     return score
 
 
-def recorded_score(gpu: str) -> float | None:
-    """The score of the machine on which the host times of a GPU model were recorded, ns."""
-    with ExitStack() as stack:
-        opened = [stack.enter_context(database) for database in databases.find(gpu)]
-        return read_hosts(opened, sites=False).score
-
-
 def run_host(line: str | None, source: str, into: Path | None) -> list[str]:
     """The command: measures, or takes what the script printed, and says what to do with it. Raises
     UsageError, LaunchError, ConfigError, OSError."""
     score = measure() if line is None else read(line, source)
-    cluster = load_cluster(into) if into else load_cluster(default_cluster())
-    before = recorded_score(cluster.gpu)
+    times = score.ns / REFERENCE_SCORE_NS
     said = [
         f"{score.cpu}: {score.ns / 1e6:.3f} ms, {score.least_ns / 1e6:.3f} to "
         f"{score.most_ns / 1e6:.3f} in 80% of {score.measurements} measurements"
@@ -125,20 +115,16 @@ def run_host(line: str | None, source: str, into: Path | None) -> list[str]:
             "machine is idle"
         )
     value = score_text(score)
-    if before is not None:
-        said.append(
-            f"recorded host times are of a machine with {before / 1e6:.3f} ms; this one takes "
-            f"{score.ns / before:.3g} times as long"
-        )
+    said.append(
+        f"the reference machine of --host-time auto has {REFERENCE_SCORE_NS / 1e6:.3f} ms; this one takes "
+        f"{times:.3g} times as long"
+    )
     if into is not None:
+        load_cluster(into)
         enter(into, value)
         return [*said, f"written: {into}: server.cpu_score = {value}"]
     said += ["for a cluster file:", "    [server]", f"    cpu_score = {value}"]
-    if before is not None:
-        said.append(
-            f"or for one run with recorded host times (auto, model): --host-scale {score.ns / before:.3g}"
-        )
-    return said
+    return [*said, f"or for one run: --host-scale {times:.3g}"]
 
 
 def score_text(score: Score) -> str:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 import zlib
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import given, settings
@@ -21,14 +22,15 @@ from phantora_ns.calibrate.host import (
     Score,
     enter,
     read,
-    recorded_score,
     score_text,
     script,
 )
 from phantora_ns.cli.app import main
 from phantora_ns.config import ConfigError, load_cluster, load_gpu, topologies_dir
 from phantora_ns.kernels.database import databases
+from phantora_ns.kernels.database.host_table import read_hosts
 from phantora_ns.launch.errors import UsageError
+from phantora_ns.launch.record.host_speed import REFERENCE_SCORE_NS
 from phantora_ns.launch.record.host_time import HostTimeOptions, Job, prepare
 
 LINE = (
@@ -134,16 +136,27 @@ def scale_of(tmp_path, cluster, *options):
     return json.loads(report.read_text())["host_time"]["scale"]
 
 
+def recorded_score():
+    """Of the machines on which the shipped host times were recorded, ns."""
+    with ExitStack() as stack:
+        opened = [stack.enter_context(database) for database in databases.find("h200")]
+        return read_hosts(opened, sites=False).score
+
+
 def test_a_run_takes_the_cluster_s_cpus(tmp_path, capsys):
-    """Recorded times by the ratio of scores; --host-scale on top of it; `auto` is the recorded CPU."""
+    """Recorded times by the ratio to their machine's score, measured ones by that to the reference machine's;
+    --host-scale on top of it; `auto` is the machine of the times."""
     path = tmp_path / "mine.toml"
     path.write_text(cluster_texts()[-2])
     assert main(["calibrate", "host", "--line", LINE, "--into", str(path)]) == 0
     assert 'server.cpu_score = "2 ms"' in capsys.readouterr().out
-    ratio = 2_000_000 / recorded_score("h200")
+    ratio = 2_000_000 / recorded_score()
     assert scale_of(tmp_path, path, "--host-time", "model") == ratio
     assert scale_of(tmp_path, path, "--host-time", "model", "--host-scale", "2") == 2 * ratio
     assert scale_of(tmp_path, path, "--host-time", "model", "--host-scale", "auto") == 1
+    assert scale_of(tmp_path, path) == 2_000_000 / REFERENCE_SCORE_NS
+    assert scale_of(tmp_path, path, "--host-scale", "2") == 2 * 2_000_000 / REFERENCE_SCORE_NS
+    assert scale_of(tmp_path, path, "--host-scale", "auto") == 1
     assert scale_of(tmp_path, path, "--host-time", "none") == 1
     measured = scale_of(tmp_path, path, "--host-time", "measured")
     assert measured > 0 and measured != 1
@@ -154,7 +167,7 @@ def test_calls_cost_more_on_slower_cpus(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(cluster_texts()[-2])
     assert main(["calibrate", "host", "--line", LINE, "--into", str(path)]) == 0
-    ratio = 2_000_000 / recorded_score("h200")
+    ratio = 2_000_000 / recorded_score()
     calls = load_gpu("h200").host.call_ns
 
     def conf(scale):
@@ -175,7 +188,7 @@ def test_the_command_says_what_to_write(capsys):
     out = capsys.readouterr().out
     assert "A CPU @ 2 GHz: 2.000 ms, 1.900 to 2.300 in 80% of 21 measurements" in out
     assert "they differ by 20%" in out
-    assert '[server]\n    cpu_score = "2 ms"' in out and "--host-scale 0.7" in out
+    assert '[server]\n    cpu_score = "2 ms"' in out and "--host-scale 0.658" in out
 
 
 def test_the_two_halves_fit_through_a_pipe(tmp_path):

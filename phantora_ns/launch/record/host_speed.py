@@ -19,6 +19,9 @@ REFERENCE = Reference(probe_ns=3_100_000, probe_again_ns=2_440_000)
 """A middle H200 server. Neither is what the probe takes there: a framework's code is slower on these servers than the
 probe says. The first was chosen by calibration jobs, the second by what a tokenizer takes here and there
 (docs/host-time.md#the-speed-of-a-machine)."""
+REFERENCE_SCORE_NS = 3_040_000
+"""Its CPU score. With it ten host-bound calibration jobs, as first runs charge them, agree with 84 real runs on eleven
+servers whose score was measured beside them (docs/host-time.md#when-the-server-is-known)."""
 EVERY_S = 0.1
 _FAR = 4
 """What takes so many times the median is an interruption."""

@@ -28,7 +28,7 @@ from phantora_ns.launch.errors import LaunchError, UsageError, say
 from phantora_ns.launch.machine.host_cpu import host_cpu_name
 from phantora_ns.launch.machine.installation import INTERCEPTOR
 from phantora_ns.launch.record import learned_host_times as learned_times
-from phantora_ns.launch.record.host_speed import REFERENCE
+from phantora_ns.launch.record.host_speed import REFERENCE, REFERENCE_SCORE_NS
 from phantora_ns.model.cluster import Cluster
 from phantora_ns.model.gpu import GpuModel
 from phantora_ns.protocol import HOST_TABLE_FILE
@@ -184,7 +184,9 @@ def _scale(options: HostTimeOptions, cluster: Cluster, record: HostRecord, path:
         return 1.0 if options.mode in REPEATS else record.score / cpu_score(path)
     if theirs is None or options.mode == "none":
         return options.scale
-    if options.mode not in REPEATS:
+    if options.mode == AUTO:  # what a first run measures is brought to the reference machine
+        return options.scale * theirs / REFERENCE_SCORE_NS
+    if options.mode == "measured":
         return options.scale * theirs / cpu_score(path)
     if record.score is None:
         raise LaunchError(
