@@ -4,7 +4,16 @@ Why it exists: the sizes of published models are data, and take more lines than 
 """
 
 TEXT = {
-    "bert-base": ("BertConfig", "BertForMaskedLM", {}),
+    "bert-base": (
+        "BertConfig",
+        "BertForMaskedLM",
+        {
+            "hidden_size": 768,
+            "num_hidden_layers": 12,
+            "num_attention_heads": 12,
+            "intermediate_size": 3072,
+        },
+    ),
     "bert-large": (
         "BertConfig",
         "BertForMaskedLM",
@@ -65,7 +74,18 @@ TEXT = {
             "tie_word_embeddings": True,
         },
     ),
-    "gemma2-2b": ("Gemma2Config", "Gemma2ForCausalLM", {}),
+    "gemma2-2b": (
+        "Gemma2Config",
+        "Gemma2ForCausalLM",
+        {
+            "hidden_size": 2304,
+            "num_hidden_layers": 26,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "intermediate_size": 9216,
+            "head_dim": 256,
+        },
+    ),
     "opt-1.3b": (
         "OPTConfig",
         "OPTForCausalLM",
@@ -88,11 +108,26 @@ TEXT = {
             "partial_rotary_factor": 0.4,
         },
     ),
-    "phi-1.5": ("PhiConfig", "PhiForCausalLM", {}),
+    "phi-1.5": (
+        "PhiConfig",
+        "PhiForCausalLM",
+        {
+            "hidden_size": 2048,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 32,
+            "intermediate_size": 8192,
+        },
+    ),
     "phi-3-mini-8": (
         "Phi3Config",
         "Phi3ForCausalLM",
-        {"num_hidden_layers": 8, "pad_token_id": 0},
+        {
+            "hidden_size": 3072,
+            "num_hidden_layers": 8,
+            "num_attention_heads": 32,
+            "intermediate_size": 8192,
+            "pad_token_id": 0,
+        },
     ),
     "llama-3.2-3b-8": (
         "LlamaConfig",
@@ -125,6 +160,7 @@ TEXT = {
         {
             "hidden_size": 2560,
             "num_hidden_layers": 6,
+            "head_dim": 128,
             "num_attention_heads": 32,
             "num_key_value_heads": 8,
             "intermediate_size": 9728,
@@ -140,6 +176,7 @@ TEXT = {
             "num_attention_heads": 8,
             "num_key_value_heads": 1,
             "intermediate_size": 16384,
+            "head_dim": 256,
         },
     ),
     "gemma2-9b-3": (
@@ -148,12 +185,23 @@ TEXT = {
         {
             "hidden_size": 3584,
             "num_hidden_layers": 3,
+            "head_dim": 256,
             "num_attention_heads": 16,
             "num_key_value_heads": 8,
             "intermediate_size": 14336,
         },
     ),
-    "mistral-7b-4": ("MistralConfig", "MistralForCausalLM", {"num_hidden_layers": 4}),
+    "mistral-7b-4": (
+        "MistralConfig",
+        "MistralForCausalLM",
+        {
+            "hidden_size": 4096,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "intermediate_size": 14336,
+        },
+    ),
     "pythia-1.4b": (
         "GPTNeoXConfig",
         "GPTNeoXForCausalLM",
@@ -200,7 +248,7 @@ TEXT = {
         },
     ),
 }
-"""Configuration, class, and what differs from the configuration's defaults.
+"""Configuration, class, and the sizes: the configuration's defaults are given again where they are widths of layers.
 
 A last number in a name: so many layers, fewer than the model has. They change no kernel but the optimizer's.
 """
