@@ -65,7 +65,8 @@ class Measured:
     [allocated, reserved] of each rank that was recorded; empty where peaks were not recorded to the
     byte. Where real runs differ, each of them is a right answer. (DDP's first bucket lives until
     NCCL's watchdog, which looks every 100 ms, has seen its all-reduce.) `issue_s` is None when it was
-    not recorded; `trace` is the real trace, if there is one.
+    not recorded; `trace` is the real trace, if there is one. `runs` are single runs: the median step in seconds, and
+    the CPU score in ns that was measured beside it, None where it was not. Empty stands for one run of `median_s`.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Measured:
     issue_s: float | None
     every_peaks: tuple
     trace: Path | None
+    runs: tuple[tuple[float, int | None], ...] = ()
 
     @property
     def steps(self) -> int:
@@ -134,6 +136,7 @@ def further_results(
             None,
             _peaks(mine),
             None,
+            _single(mine),
         )
     return found
 
@@ -162,6 +165,7 @@ def on_other_hosts(jobs: dict[str, Measured], results: Path = HOSTS) -> dict[str
             most_s=max(real.most_s, *timed),
             spread=max(real.spread, statistics.pstdev(each) / middle),
             every_peaks=real.every_peaks and (*real.every_peaks, *_peaks(runs)),
+            runs=((real.median_s, None), *_single(runs)),
         )
     return found
 
@@ -182,6 +186,11 @@ def _each_machine(runs: Iterable[Mapping]) -> list[float]:
     for run in runs:
         machines.setdefault(run["machine"], []).append(run["median_s"])
     return [statistics.median(medians) for medians in machines.values()]
+
+
+def _single(runs: Iterable[Mapping]) -> tuple[tuple[float, int | None], ...]:
+    """Of each run its median step in seconds, and the CPU score beside it."""
+    return tuple((run["median_s"], run.get("score_ns")) for run in runs)
 
 
 def _every_step(runs: Iterable[Mapping]) -> list[float]:

@@ -62,6 +62,7 @@ def held_against(real: Measured, simulated_s: float, peaks: list[list[int]] | No
         "real_s": real.median_s,
         "real_least_s": real.least_s,
         "real_most_s": real.most_s,
+        "real_runs": [[*run] for run in real.runs or [(real.median_s, None)]],
         "within": within(real, simulated_s),
         "spread": real.spread,
         "error": simulated_s / real.median_s - 1,
@@ -158,9 +159,10 @@ def step_ns(step: dict) -> int:
 
 
 def coverage(rows: list[dict]) -> dict | None:
-    """How good the bands are: how many rows have one, in how many the real median lies inside, the
-    mean width as a share of the step, and the mean absolute error. The band is of the report's own
-    step, so it is taken as a factor of the job's. None without any."""
+    """How good the bands are: of how many real runs the job has one, how many medians of these runs lie inside, the
+    mean width as a share of the step, and the mean absolute error. Each run counts once, since a band is for
+    one run on one server. The band is of the report's own step, so it is taken as a factor of the job's. None
+    without any."""
     kept = [row for row in rows if row.get("step") and row["step"]["band"]]
     if not kept:
         return None
@@ -168,15 +170,17 @@ def coverage(rows: list[dict]) -> dict | None:
         [row["step"]["band"][end] / step_ns(row["step"]) for end in ("low_ns", "high_ns")]
         for row in kept
     ]
-    inside = [
-        low <= row["real_s"] / row["simulated_s"] <= high
+    runs = [
+        (low, real_s / row["simulated_s"], high)
         for row, (low, high) in zip(kept, ends, strict=True)
+        for real_s, _ in row["real_runs"]
     ]
     return {
         "rows": len(kept),
-        "inside": sum(inside),
-        "width": statistics.mean(high - low for low, high in ends),
-        "error": statistics.mean(abs(row["error"]) for row in kept),
+        "runs": len(runs),
+        "inside": sum(low <= ratio <= high for low, ratio, high in runs),
+        "width": statistics.mean(high - low for low, _, high in runs),
+        "error": statistics.mean(abs(1 / ratio - 1) for _, ratio, _ in runs),
     }
 
 

@@ -122,7 +122,7 @@ def summary(rows: list[dict]) -> list[str]:
         found = coverage([row for row in rows if row["set"] == name])
         if found:
             lines.append(
-                f"{name}, bands: {found['inside']} of {found['rows']} real medians inside; from low "
+                f"{name}, bands: {found['inside']} of {found['runs']} real runs inside; from low "
                 f"to high {found['width']:.1%} of the step in the mean, "
                 f"{found['width'] / found['error']:.1f} times the mean error"
             )

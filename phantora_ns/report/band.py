@@ -9,7 +9,8 @@ The law. A step of length 1 consists of
 
     g  kernels of its GPU          x  waits for communication, of which `waiting` is for other ranks
     s  what communication beside compute stretches kernels by (STRETCH of the time it is beside them)
-    r  the rest: the GPU waits for its host
+    r  the rest: the GPU waits for its host. A GPU whose work is queued is idle for GAPS of the step all the same,
+       between kernels, and that is not the host's
 
 Standard deviations of the step, as shares of it:
 
@@ -21,13 +22,18 @@ Standard deviations of the step, as shares of it:
                    A chip is faster or slower in all kernels at once. The clock's law adds nothing: in steps that the
                    power limit holds down, calibration rows differ by no more than chips do.
     communication  sqrt((x * (1 - waiting) * NETWORK)^2 + (beside * CONTENTION)^2)
-    host           sqrt((r * h)^2 + (x * waiting * late)^2)
-                   h = sqrt(HOSTS^2 + (UNKNOWN * share of host time that no record holds)^2)
+    host           p * h
+                   h = sqrt(HOSTS^2 + (UNKNOWN * share of host time that no record holds)^2), with TOLD in place
+                   of HOSTS when the cluster file has its servers' CPU score
+                   p = e / (e + 1 - u): the share of the step on which its host decides. The GPU waits for e of
+                   the step, and the host, which works for u of it, for 1 - u
+                   e = r + x * waiting * late: other ranks are late because of their hosts, as far as ours is
+                   close to its limit; late = (u * (1 + Z * h) - 1) / (Z * h), 0 to 1
 
 They have different causes, so they add in quadrature. 80 % of a normal distribution lie within Z
-standard deviations. One thing is not symmetric: a host that works for the share u of the step has
-1 - u in hand. On a slower one, Z * h slower, the step becomes host-bound and u * (1 + Z * h) long.
-`late` is that excess as a standard deviation: other ranks may be late because of their hosts.
+standard deviations. Two things are not symmetric. A host that works for the share u of the step has
+1 - u in hand: on a slower one, Z * h slower, the step becomes host-bound and u * (1 + Z * h) long. On a faster one
+it gets shorter by no more than the GPU waits, e.
 """
 
 from __future__ import annotations
@@ -83,9 +89,13 @@ NETWORK = 0.08
 BETWEEN = 0.1
 """The same where servers are involved: each number of GPUs predicted without it, median 6.0 %, 95 %
 within 19.8 %. Between servers there was nothing to measure on."""
-HOSTS = 0.26
+HOSTS = 0.31
 """How much hosts differ from what they are charged with: `python -m bench.accuracy.bands`. They differ among
 themselves by as much in one job (160M on one GPU 16 to 39 ms on seven servers, TP 2 112 to 233 ms on fourteen)."""
+GAPS = 0.015
+"""In traces of eight real calibration steps that the GPU decides: 0.8 to 2.7 % of the step."""
+TOLD = 0.15
+"""The same when the server's CPU score is told."""
 UNKNOWN = 0.5
 """Error of host time that no record and no measurement holds."""
 
@@ -111,6 +121,8 @@ class Evidence:
     unknown: float = 0.0
     """Of host time, the share that neither a record nor a measurement holds."""
     nodes: int = 1
+    told: bool = False
+    """Host time follows the CPU score of the cluster's servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +153,7 @@ def band_of(evidence: Evidence) -> Band:
     exposed = min(1.0 - busy, evidence.exposed_ns / step)
     beside = min(evidence.beside, busy)
     stretch = min(STRETCH * beside, 1.0 - busy - exposed)
-    rest = max(0.0, 1.0 - busy - exposed - stretch)
+    rest = max(0.0, 1.0 - busy - exposed - stretch - GAPS)
     compute = busy + stretch + exposed * evidence.waiting
 
     kernels = compute * kernels_error(evidence.work_ns, evidence.fitted)
@@ -150,13 +162,16 @@ def band_of(evidence: Evidence) -> Band:
     communication = math.hypot(
         exposed * (1 - evidence.waiting) * rate, beside * (1 + STRETCH) * CONTENTION
     )
-    of_host = math.hypot(HOSTS, UNKNOWN * evidence.unknown)
-    excess = max(0.0, min(1.0, evidence.host_ns / step) * (1 + Z * of_host) - 1)
-    host = math.hypot(rest * of_host, exposed * evidence.waiting * excess / Z)
+    of_host = math.hypot(TOLD if evidence.told else HOSTS, UNKNOWN * evidence.unknown)
+    works = min(1.0, evidence.host_ns / step)
+    excess = max(0.0, works * (1 + Z * of_host) - 1)
+    idle = rest + exposed * evidence.waiting * excess / (Z * of_host)
+    host = idle / (idle + 1 - works) * of_host if idle else 0.0
 
     symmetric = math.hypot(kernels, gpu, communication)
     above = math.hypot(Z * symmetric, max(Z * host, excess))
-    below = Z * math.hypot(symmetric, host)
+    saved = min(idle, 1 - 1 / (1 + Z * host))
+    below = math.hypot(Z * symmetric, 1 / (1 - saved) - 1)
     return Band(
         math.floor(step / (1 + below)),
         math.ceil(step * (1 + above)),

@@ -33,6 +33,7 @@ def host_part(run_dir: Path, run: dict[str, Any], ranks: Iterable[RankStats]) ->
     return {
         "mode": run.get("host_time"),
         "scale": run.get("host_scale"),
+        "told": bool(run.get("host_told")),
         "measured": measured
         and {
             "call_sites": len(measured.sites),

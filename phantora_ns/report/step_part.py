@@ -15,7 +15,7 @@ from phantora_ns.report.host_part import unknown_share
 from phantora_ns.report.steps import Steps, steps_of
 
 MEASURED = "measured"  # --host-time
-SHARES = ("fitted", "waiting", "beside", "spread", "unknown", "nodes")
+SHARES = ("fitted", "waiting", "beside", "spread", "unknown", "nodes", "told")
 """What the band was made of besides the step's times and the kernels'."""
 
 
@@ -98,4 +98,5 @@ def _evidence(steps: Steps, gpu: GpuModel, report: dict[str, Any]) -> Evidence:
         spread=gpu.power.spread,
         unknown=1.0 if host["mode"] == MEASURED else round(unknown_share(host), 6),
         nodes=report["nodes"],
+        told=host["told"],
     )

@@ -130,10 +130,12 @@ def test_a_score_of_zero_is_refused(tmp_path):
 
 
 def scale_of(tmp_path, cluster, *options):
-    """`host_time.scale` in the report of a run."""
+    """`host_time.scale` in the report of a run. It says that a score was told unless --host-scale leaves it aside."""
     report = tmp_path / "report.json"
     assert main(["--cluster", str(cluster), "--report", str(report), *options, "true"]) == 0
-    return json.loads(report.read_text())["host_time"]["scale"]
+    found = json.loads(report.read_text())["host_time"]
+    assert found["told"] == ("auto" not in options)
+    return found["scale"]
 
 
 def recorded_score():

@@ -11,8 +11,10 @@ from phantora_ns.protocol import KernelClass, Source
 from phantora_ns.report.band import (
     ESTIMATED,
     FITTED,
+    GAPS,
     GUESSED,
     HOSTS,
+    TOLD,
     Z,
     Evidence,
     band_of,
@@ -41,6 +43,7 @@ def evidence(draw):
         work_ns=draw(WORK),
         fitted=draw(st.booleans()),
         nodes=draw(st.integers(1, 3)),
+        told=draw(st.booleans()),
         **share,
     )
 
@@ -109,14 +112,38 @@ def test_errors_of_one_class_add_up_and_of_several_partly_cancel():
 
 @given(st.integers(0, STEP), st.integers(0, STEP))
 def test_less_work_of_the_gpu_leaves_more_to_the_host(one, other):
-    """A host-bound step: all of the rest is the host's, and so is its spread."""
+    """The host works while the GPU does not, and decides on the share of the step in which the GPU waits."""
     more, less = max(one, other), min(one, other)
     wide, narrow = (
         band_of(Evidence(STEP, part, 0, STEP - part, {"gemm": {"exact": 1}}))
         for part in (less, more)
     )
     assert wide.low_ns <= narrow.low_ns
-    assert wide.host == pytest.approx((STEP - less) / STEP * HOSTS)
+    idle = max(0, 1 - less / STEP - GAPS)
+    assert wide.host == pytest.approx(idle / (idle + less / STEP) * HOSTS)
+
+
+def test_a_host_that_never_waits_decides_on_the_whole_step():
+    """However much the GPU does meanwhile. The step gets shorter by no more than the GPU waits."""
+    found = [
+        band_of(Evidence(STEP, busy, 0, STEP, {"gemm": {"exact": 1}}))
+        for busy in (0, STEP // 2, STEP * 9 // 10)
+    ]
+    assert [one.host for one in found] == pytest.approx([HOSTS] * 3)
+    assert {round(one.high_ns / STEP, 6) for one in found} == {round(1 + Z * HOSTS, 6)}
+    assert found[0].low_ns == found[1].low_ns == pytest.approx(STEP / (1 + Z * HOSTS), rel=1e-6)
+    assert found[2].low_ns == pytest.approx(STEP * (0.9 + GAPS), rel=1e-6)
+
+
+def test_a_told_score_narrows_the_host_s_part_alone():
+    def found(busy_ns, told):
+        given = Evidence(
+            STEP, busy_ns, 0, STEP // 2, {"gemm": {"exact": 1}}, spread=0.01, told=told
+        )
+        return band_of(given)
+
+    assert found(STEP // 2, True).host == pytest.approx(TOLD / HOSTS * found(STEP // 2, False).host)
+    assert found(STEP, True) == found(STEP, False)
 
 
 def test_a_host_with_little_in_hand_widens_it_upwards_alone():

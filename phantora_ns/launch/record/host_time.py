@@ -141,7 +141,8 @@ def prepare(
     env["PHANTORA_HOST_SCALE"] = repr(scale)
     if not options.jitter:
         env["PHANTORA_HOST_MEANS"] = "1"
-    run: dict[str, object] = {"host_time": options.mode, "host_scale": scale}
+    told = cluster.server.cpu_score_ns is not None and options.scale is not None
+    run: dict[str, object] = {"host_time": options.mode, "host_scale": scale, "host_told": told}
     if options.mode in REPEATS:
         here = _here(job, path) if options.mode == AUTO else Here()
         run["host_time_measures"] = here.measures
