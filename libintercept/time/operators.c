@@ -54,6 +54,8 @@ uint32_t ph_operator_call(const char **name, bool count)
     return operator_now.calls;
 }
 
+bool ph_operator_encloses(void) { return operator_now.name; }
+
 /* Identifies a launch among others of equal dimensions: the enclosing operator, the shapes of its
  * inputs, and the index of the launch in it. The kernel's own parameters cannot serve, because they
  * contain the caller's uninitialised stack. */

@@ -13,6 +13,7 @@
  * take host time, from 1. 0 outside of operators. `count`: this call takes host time and is
  * counted. */
 uint32_t ph_operator_call(const char **name, bool count);
+bool ph_operator_encloses(void);
 /* Identifies a launch among others of equal dimensions: the operator, the shapes of its inputs, and
  * the index of the launch in it. False outside of operators. */
 bool ph_operator_identity(uint64_t *identity);

@@ -91,7 +91,7 @@ static struct ph_time ask_hub(const struct ph_signature *signature)
     ph_pack_uint(&body, signature->kind);
     ph_pack_array(&body, signature->count + (kernel ? 2 : 0));
     ph_pack_raw(&body, signature->fields.data, signature->fields.length);
-    if (kernel) ph_pack_context(&body), ph_pack_parameters(&body, signature);
+    if (kernel) ph_pack_launch_context(&body, signature), ph_pack_parameters(&body, signature);
     ph_send(PH_MESSAGE_LOOKUP, &body, 5);
     ph_pack_free(&body);
     struct ph_reply reply;

@@ -53,6 +53,15 @@ void ph_pack_parameters(struct ph_pack *pack, const struct ph_signature *signatu
                     : 0);
 }
 
+void ph_pack_launch_context(struct ph_pack *pack, const struct ph_signature *signature)
+{
+    const struct ph_kernel_facts *facts = signature->facts;
+    if (facts && facts->accesses.known && !ph_operator_encloses())
+        ph_accesses_pack(pack, &facts->accesses);
+    else
+        ph_pack_context(pack);
+}
+
 /* The identity of a launch that no framework operator encloses: a launch of Triton, or any launch
  * without the values library. It consists of the 4-byte and 8-byte parameters, read as integers.
  * Values from 2^29 upwards become UINT32_MAX. Sizes are smaller than that, and a 32-bit float read

@@ -6,6 +6,7 @@
 #include "base/host_calls.h"
 #include "base/memory.h"
 #include "base/msgpack.h"
+#include "work/accesses.h"
 #include "work/cudart.h"
 #include "work/kernel_info.h"
 #include <stdbool.h>
@@ -73,11 +74,15 @@ struct ph_kernel_facts {
     unsigned param_count;
     const struct ph_kernel_param *params;
     struct ph_packed_name *_Atomic name; /* NULL: not packed yet */
+    struct ph_accesses accesses;         /* of a kernel that was compiled at run time */
 };
 /* The first launch stores the packed name in `facts`. */
 void ph_launch_signature(struct ph_signature *signature, const char *name,
                          struct ph_kernel_facts *facts, const struct ph_launch *launch,
                          void **arguments);
+/* LOOKUP's `context` of a launch: the operator that encloses it, else what its machine code
+ * accesses, else nil */
+void ph_pack_launch_context(struct ph_pack *pack, const struct ph_signature *signature);
 /* the launch's parameter bytes with addresses zeroed; none for other work */
 void ph_pack_parameters(struct ph_pack *pack, const struct ph_signature *signature);
 /* `op`: ph_memory_op; `from` and `to`: ph_memory_kind */

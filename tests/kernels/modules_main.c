@@ -1,6 +1,8 @@
 /* modules_main.c - loads each cubin of stdin (u32 bytes, then the bytes) and prints what is known
  * of its kernels, for tests/kernels/test_modules.py. */
 #include "simulated/cuda/module.c"
+#include "work/accesses.c"
+#include "work/cubin.c"
 
 #include <stdarg.h>
 

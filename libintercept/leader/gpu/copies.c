@@ -258,17 +258,3 @@ PH_API(int, cuMemUnmap, (void *pointer, size_t bytes))
 {
     return CHARGED(PH_CALL_FREE, PH_REAL(cuMemUnmap)(pointer, bytes));
 }
-PH_API(int, cuModuleLoadData, (void **module, const void *image))
-{
-    return CHARGED(PH_CALL_MALLOC, PH_REAL(cuModuleLoadData)(module, image));
-}
-PH_API(int, cuModuleLoadDataEx,
-       (void **module, const void *image, unsigned count, int *options, void **values))
-{
-    return CHARGED(PH_CALL_MALLOC,
-                   PH_REAL(cuModuleLoadDataEx)(module, image, count, options, values));
-}
-PH_API(int, cuModuleLoad, (void **module, const char *path))
-{
-    return CHARGED(PH_CALL_MALLOC, PH_REAL(cuModuleLoad)(module, path));
-}

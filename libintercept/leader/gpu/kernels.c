@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "work/signature.h"
 #include "leader/gpu/map.h"
+#include "leader/gpu/modules.h"
 #include "leader/leader.h"
 #include "leader/measure/measure.h"
 #include <pthread.h>
@@ -69,7 +70,10 @@ static void read_function(struct ph_kernel *kernel, void *function)
     struct ph_kernel_param *copy = malloc((count ? count : 1) * sizeof *copy);
     if (!copy) ph_die("out of host memory");
     memcpy(copy, params, count * sizeof *copy);
-    kernel->facts = (struct ph_kernel_facts){.known = true, .param_count = count, .params = copy};
+    kernel->facts = (struct ph_kernel_facts){.known = true,
+                                             .param_count = count,
+                                             .params = copy,
+                                             .accesses = ph_lead_accesses(function, kernel->name)};
     atomic_store_explicit(&kernel->facts_read, true, memory_order_release);
 }
 
@@ -140,15 +144,7 @@ PH_API(int, cudaGetKernel, (void **kernel, const void *host_function))
     return error;
 }
 
-/* After code is unloaded, its handle may be reused for another kernel. */
-PH_API(int, cuModuleUnload, (void *module))
-{
-    return ph_map_clear(&handles), PH_REAL(cuModuleUnload)(module);
-}
-PH_API(int, cuLibraryUnload, (void *library))
-{
-    return ph_map_clear(&handles), PH_REAL(cuLibraryUnload)(library);
-}
+void ph_lead_forget_loaded(void) { ph_map_clear(&handles); }
 
 /* ---- launching ---- */
 static _Thread_local struct ph_signature signature;

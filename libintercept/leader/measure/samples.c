@@ -50,7 +50,7 @@ struct ph_measured *ph_measured_find(const struct ph_signature *signature)
         ph_die("out of host memory for the signatures of %llu calls",
                (unsigned long long)count.signatures);
     ph_signature_copy(&fresh->signature, signature);
-    ph_pack_context(&fresh->context);
+    ph_pack_launch_context(&fresh->context, signature);
     count.signatures++;
     return *link = fresh;
 }

@@ -12,7 +12,8 @@
 #include "trace/trace_log.h"
 #include "time/host_clock.h"
 #include "simulated/cuda/kernels.h"
-#include <elf.h>
+#include "work/accesses.h"
+#include "work/cubin.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -43,57 +44,6 @@ struct module {
     bool opaque; /* not a cubin: its functions are known by name only */
 };
 
-/* A cubin. Rule: none of its numbers is trusted. Every piece is found by `piece`, and tables are
- * copied entry by entry, because they may lie at any address. */
-struct image {
-    const unsigned char *data;
-    size_t bytes;
-    Elf64_Ehdr header;
-};
-
-/* NULL: not within the image */
-static const void *piece(const struct image *image, uint64_t offset, uint64_t bytes)
-{
-    return offset <= image->bytes && bytes <= image->bytes - offset ? image->data + offset : NULL;
-}
-
-static const void *contents(const struct image *image, const Elf64_Shdr *section)
-{
-    return section->sh_type == SHT_NOBITS ? NULL
-                                          : piece(image, section->sh_offset, section->sh_size);
-}
-
-/* An entry of the table of sections; empty beyond its end. */
-static Elf64_Shdr section_at(const struct image *image, uint64_t index)
-{
-    Elf64_Shdr section = {0};
-    uint64_t offset;
-    if (index < image->header.e_shnum &&
-        !__builtin_add_overflow(image->header.e_shoff, index * sizeof section, &offset)) {
-        const void *at = piece(image, offset, sizeof section);
-        if (at) memcpy(&section, at, sizeof section);
-    }
-    return section;
-}
-
-static const char *text_at(const struct image *image, uint64_t section, uint64_t offset)
-{
-    Elf64_Shdr strings = section_at(image, section);
-    const char *text = contents(image, &strings);
-    if (!text || offset >= strings.sh_size) return "";
-    return memchr(text + offset, 0, strings.sh_size - offset) ? text + offset : "";
-}
-
-static bool open_image(struct image *image, const void *data, size_t bytes)
-{
-    *image = (struct image){.data = data, .bytes = bytes};
-    if (bytes < sizeof image->header || memcmp(data, ELFMAG, SELFMAG)) return false;
-    memcpy(&image->header, data, sizeof image->header);
-    return image->header.e_shentsize == sizeof(Elf64_Shdr) && image->header.e_shnum &&
-           section_at(image, image->header.e_shstrndx).sh_size &&
-           piece(image, image->header.e_shoff, image->header.e_shnum * sizeof(Elf64_Shdr));
-}
-
 static int by_offset(const void *a, const void *b)
 {
     return (int)((const struct ph_kernel_param *)a)->offset -
@@ -106,10 +56,10 @@ static uint32_t u32(const unsigned char *at)
 }
 static uint16_t u16(const unsigned char *at) { return (uint16_t)(at[0] | at[1] << 8); }
 
-static void read_info(const struct image *image, const Elf64_Shdr *section,
+static void read_info(const struct ph_cubin *image, const Elf64_Shdr *section,
                       struct function *function)
 {
-    const unsigned char *at = contents(image, section);
+    const unsigned char *at = ph_cubin_contents(image, section);
     if (!at || function->facts.known) return; /* the first of two that name one kernel */
     const unsigned char *end = at + section->sh_size;
     function->params = calloc(section->sh_size / 16 + 1, sizeof *function->params);
@@ -153,19 +103,21 @@ static struct function *add(struct module *module, const char *name)
     return module->functions = function;
 }
 
-static Elf64_Shdr symbol_table(const struct image *image)
+static Elf64_Shdr symbol_table(const struct ph_cubin *image)
 {
     for (unsigned i = 0; i < image->header.e_shnum; i++) {
-        Elf64_Shdr section = section_at(image, i);
+        Elf64_Shdr section = ph_cubin_section(image, i);
         if (section.sh_type == SHT_SYMTAB) return section;
     }
     return (Elf64_Shdr){0};
 }
 
-static void read_registers(const struct image *image, const Elf64_Shdr *info, struct module *module)
+static void read_registers(const struct ph_cubin *image, const Elf64_Shdr *info,
+                           struct module *module)
 {
     Elf64_Shdr symbols = symbol_table(image);
-    const unsigned char *table = contents(image, &symbols), *at = contents(image, info);
+    const unsigned char *table = ph_cubin_contents(image, &symbols),
+                        *at = ph_cubin_contents(image, info);
     if (!table || !at) return;
     const unsigned char *end = at + info->sh_size;
     while (end - at >= 4) {
@@ -177,7 +129,7 @@ static void read_registers(const struct image *image, const Elf64_Shdr *info, st
             Elf64_Sym symbol;
             memcpy(&symbol, table + (size_t)u32(at) * sizeof symbol, sizeof symbol);
             struct function *function =
-                find(module, text_at(image, symbols.sh_link, symbol.st_name));
+                find(module, ph_cubin_text(image, symbols.sh_link, symbol.st_name));
             if (function) function->facts.registers = u32(at + 4);
         }
         at += value;
@@ -186,25 +138,29 @@ static void read_registers(const struct image *image, const Elf64_Shdr *info, st
 
 static struct module *load(const void *data, size_t bytes)
 {
-    static const char code[] = ".text.", info[] = ".nv.info.", shared[] = ".nv.shared.";
-    struct image image;
+    static const char info[] = ".nv.info.", shared[] = ".nv.shared.";
+    struct ph_cubin image;
     struct module *module = calloc(1, sizeof *module);
     if (!module) ph_die("out of host memory");
     module->magic = MODULE_MAGIC;
-    module->opaque = !open_image(&image, data, bytes);
+    module->opaque = !ph_cubin_open(&image, data, bytes);
     for (unsigned i = 0; !module->opaque && i < image.header.e_shnum; i++) {
-        Elf64_Shdr section = section_at(&image, i);
-        const char *name = text_at(&image, image.header.e_shstrndx, section.sh_name);
-        if (!strncmp(name, code, sizeof code - 1))
-            add(module, name + sizeof code - 1);
+        Elf64_Shdr section = ph_cubin_section(&image, i);
+        const char *name = ph_cubin_text(&image, image.header.e_shstrndx, section.sh_name);
+        const char *code_of = ph_cubin_code_of(&image, &section);
+        const void *code = ph_cubin_contents(&image, &section);
+        if (code_of)
+            add(module, code_of)->facts.accesses =
+                code ? ph_accesses_of(code, section.sh_size, ph_cubin_capability(&image))
+                     : (struct ph_accesses){0};
         else if (!strncmp(name, info, sizeof info - 1))
             read_info(&image, &section, add(module, name + sizeof info - 1));
         else if (!strncmp(name, shared, sizeof shared - 1))
             add(module, name + sizeof shared - 1)->facts.static_shared = (unsigned)section.sh_size;
     }
     for (unsigned i = 0; !module->opaque && i < image.header.e_shnum; i++) {
-        Elf64_Shdr section = section_at(&image, i);
-        if (!strcmp(text_at(&image, image.header.e_shstrndx, section.sh_name), ".nv.info"))
+        Elf64_Shdr section = ph_cubin_section(&image, i);
+        if (!strcmp(ph_cubin_text(&image, image.header.e_shstrndx, section.sh_name), ".nv.info"))
             read_registers(&image, &section, module);
     }
     for (struct function *function = module->functions; function; function = function->next)
@@ -224,34 +180,12 @@ static void unload(struct module *module)
     free(module);
 }
 
-/* Where an image in memory ends. Its caller does not say; the tables of the ELF file do. 0: it is
- * none, or too large for a cubin. */
-static size_t extent(const void *image)
-{
-    enum { MOST = 1 << 30 };
-    Elf64_Ehdr header;
-    if (memcmp(image, ELFMAG, SELFMAG) != 0) return 0;
-    memcpy(&header, image, sizeof header);
-    uint64_t end = header.e_shnum * sizeof(Elf64_Shdr),
-             segments_end = header.e_phnum * sizeof(Elf64_Phdr);
-    if (header.e_shoff > MOST || header.e_phoff > MOST) return 0;
-    end += header.e_shoff, segments_end += header.e_phoff;
-    for (unsigned i = 0; i < header.e_shnum; i++) {
-        Elf64_Shdr section;
-        memcpy(&section, (const char *)image + header.e_shoff + i * sizeof section, sizeof section);
-        if (section.sh_type == SHT_NOBITS) continue;
-        if (section.sh_offset > MOST || section.sh_size > MOST) return 0;
-        if (section.sh_offset + section.sh_size > end) end = section.sh_offset + section.sh_size;
-    }
-    return end > segments_end ? end : segments_end;
-}
-
 PH_API(int, cuModuleLoadData, (void **module, const void *image))
 {
     if (ph_forked()) return CUDA_NOT_INITIALIZED;
     if (!module || !image) return CUDA_INVALID_VALUE;
     ph_host_call(PH_CALL_MALLOC);
-    *module = load(image, extent(image));
+    *module = load(image, ph_cubin_extent(image));
     return CUDA_OK;
 }
 PH_API(int, cuModuleLoadDataEx,

@@ -1,6 +1,8 @@
 /* cubin.c - a cubin that a job loads: an ELF file with sections about its kernels. */
 #include "../../../libintercept/base/environment.c"
 #include "../../../libintercept/simulated/cuda/module.c"
+#include "../../../libintercept/work/accesses.c"
+#include "../../../libintercept/work/cubin.c"
 #include "fuzz.h"
 
 #include <setjmp.h>

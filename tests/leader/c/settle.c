@@ -18,7 +18,10 @@ static struct ph_pack sent;
 static struct ph_measured *measured[256];
 
 struct ph_rank_stats *ph_stats(void) { return &page; }
-void ph_pack_context(struct ph_pack *body) { ph_pack_nil(body); }
+void ph_pack_launch_context(struct ph_pack *pack, const struct ph_signature *signature)
+{
+    (void)signature, ph_pack_nil(pack);
+}
 void ph_warn(const char *format, ...) { (void)format; }
 
 void ph_die(const char *format, ...)
