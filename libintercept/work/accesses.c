@@ -101,8 +101,8 @@ static enum ph_access access_of(struct instruction at)
 }
 
 /* ---- branches ---- */
-/* The instruction that a branch goes to. Its distance from the next instruction is in units of 4
- * bytes: 48 bits at 34, and in later code 8 lower ones at 16. */
+/* The index of the instruction that a branch goes to. The distance from the next instruction is a
+ * signed number of 4-byte units, at bit 34. Later code has 8 lower bits of it at bit 16. */
 static int64_t target(const struct code *code, struct instruction branch, size_t index)
 {
     uint64_t upper = (branch.low >> 34 | branch.high << 30) & 0xffffffffffffull;
@@ -223,12 +223,13 @@ static double trips(const struct code *code, size_t index, bool *counted)
     return times;
 }
 
-struct ph_accesses ph_accesses_of(const void *data, size_t bytes, unsigned capability)
+struct ph_accesses ph_accesses_of(const struct ph_cubin *image, const Elf64_Shdr *section)
 {
     struct ph_accesses found = {0};
-    struct code code = {
-        .data = data, .count = bytes / INSTRUCTION, .capability = capability, .branch_count = 0};
-    if (capability < FIRST_CAPABILITY || !find_branches(&code)) return found;
+    struct code code = {.data = ph_cubin_contents(image, section),
+                        .count = section->sh_size / INSTRUCTION,
+                        .capability = ph_cubin_capability(image)};
+    if (!code.data || code.capability < FIRST_CAPABILITY || !find_branches(&code)) return found;
     double total[PH_ACCESSES] = {0}, per_trip[PH_ACCESSES] = {0};
     for (size_t i = 0; i < code.count; i++) {
         struct instruction at = instruction_at(&code, i);
@@ -248,11 +249,15 @@ struct ph_accesses ph_accesses_of(const void *data, size_t bytes, unsigned capab
     return found;
 }
 
+static void pack_counts(struct ph_pack *pack, const uint64_t counts[PH_ACCESSES])
+{
+    ph_pack_array(pack, PH_ACCESSES);
+    for (unsigned i = 0; i < PH_ACCESSES; i++) ph_pack_uint(pack, counts[i]);
+}
+
 void ph_accesses_pack(struct ph_pack *pack, const struct ph_accesses *accesses)
 {
     ph_pack_array(pack, 2);
-    ph_pack_array(pack, PH_ACCESSES);
-    for (unsigned i = 0; i < PH_ACCESSES; i++) ph_pack_uint(pack, accesses->total[i]);
-    ph_pack_array(pack, PH_ACCESSES);
-    for (unsigned i = 0; i < PH_ACCESSES; i++) ph_pack_uint(pack, accesses->per_trip[i]);
+    pack_counts(pack, accesses->total);
+    pack_counts(pack, accesses->per_trip);
 }

@@ -6,8 +6,8 @@
 #ifndef PH_WORK_ACCESSES_H
 #define PH_WORK_ACCESSES_H
 #include "base/msgpack.h"
+#include "work/cubin.h"
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 /* Bytes of global memory, and numbers of instructions. An access of at least 8 bytes a thread is
@@ -35,8 +35,9 @@ struct ph_accesses {
     uint64_t total[PH_ACCESSES], per_trip[PH_ACCESSES];
 };
 
-/* `code`: the machine code of one kernel. Not known for a compute capability below 7.0 */
-struct ph_accesses ph_accesses_of(const void *code, size_t bytes, unsigned capability);
-/* LOOKUP's `context` of such a kernel: [total, per_trip] */
+/* Of the kernel whose machine code the section holds. Not known below compute capability 7.0, whose
+ * instructions are encoded in another way, and for a section outside of the image. */
+struct ph_accesses ph_accesses_of(const struct ph_cubin *image, const Elf64_Shdr *section);
+/* packs them as LOOKUP's `context`: [total, per_trip] (docs/wire-protocol.md) */
 void ph_accesses_pack(struct ph_pack *pack, const struct ph_accesses *accesses);
 #endif

@@ -28,6 +28,6 @@ const void *ph_cubin_contents(const struct ph_cubin *image, const Elf64_Shdr *se
 const char *ph_cubin_text(const struct ph_cubin *image, uint64_t section, uint64_t offset);
 /* the kernel whose machine code the section holds; NULL: it holds none */
 const char *ph_cubin_code_of(const struct ph_cubin *image, const Elf64_Shdr *section);
-/* the compute capability that the code is for, times 10 */
+/* the compute capability that the code was compiled for: 90 is 9.0 */
 unsigned ph_cubin_capability(const struct ph_cubin *image);
 #endif

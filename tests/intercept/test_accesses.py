@@ -1,5 +1,5 @@
-"""Why it exists: what the interceptor reads from machine code decides the times of kernels that were compiled
-at run time. Here kernels are written in PTX, so that it is known what they do, and compiled by NVIDIA's
+"""Why it exists: what the interceptor reads from the machine code of kernels that are compiled at run time is
+recorded with their times. Here kernels are written in PTX, so that it is known what they do, and compiled by NVIDIA's
 assembler for several compute capabilities."""
 
 import ctypes
@@ -25,9 +25,8 @@ struct ph_accesses accesses_in(const void *image, size_t bytes)
     if (!ph_cubin_open(&cubin, image, bytes)) return (struct ph_accesses){0};
     for (unsigned i = 0; i < cubin.header.e_shnum; i++) {
         Elf64_Shdr section = ph_cubin_section(&cubin, i);
-        const void *code = ph_cubin_contents(&cubin, &section);
-        if (ph_cubin_code_of(&cubin, &section) && code)
-            return ph_accesses_of(code, section.sh_size, ph_cubin_capability(&cubin));
+        if (ph_cubin_code_of(&cubin, &section))
+            return ph_accesses_of(&cubin, &section);
     }
     return (struct ph_accesses){0};
 }
@@ -114,14 +113,18 @@ def store(size: int, offset: int) -> str:
     return f"st.global.{TYPES[size]} [%q+{offset}], {into};"
 
 
-def looped(body: str, until: str) -> str:
+def looped(body: str, until: str, compared_first: bool = False) -> str:
+    """A loop whose counter grows by STEP up to `until`, and is compared after it has grown or before."""
+    parts = [
+        f"add.u32 %i, %i, {STEP};\n    mad.wide.u32 %at, %i, 4096, %p;",
+        f"setp.lt.u32 %c, %i, {until};",
+    ]
     return f"""
 $loop:
     .pragma "nounroll";
 {body}
-    add.u32 %i, %i, {STEP};
-    mad.wide.u32 %at, %i, 4096, %p;
-    setp.lt.u32 %c, %i, {until};
+    {parts[compared_first]}
+    {parts[not compared_first]}
     @%c bra $loop;
 """
 
@@ -134,7 +137,7 @@ accesses = st.lists(
 
 
 def written_out(chosen, loaded_from=0) -> tuple[str, dict[str, int]]:
-    """PTX of the chosen accesses, and the bytes of each kind."""
+    """(PTX that makes the chosen accesses one after the other, the bytes of each kind that it moves)."""
     lines, wanted = [], dict.fromkeys(KINDS, 0)
     for i, (what, size) in enumerate(chosen):
         offset = 64 * i + loaded_from
@@ -166,15 +169,7 @@ def test_every_access_counts_as_often_as_it_runs(accesses_in, capability, chosen
 
 @pytest.mark.parametrize("capability", TARGETS)
 def test_a_counter_that_is_compared_before_it_grows(accesses_in, capability):
-    body = f"""
-$loop:
-    .pragma "nounroll";
-    {load(16, 0, False)}
-    setp.lt.u32 %c, %i, {9 * STEP};
-    add.u32 %i, %i, {STEP};
-    mad.wide.u32 %at, %i, 4096, %p;
-    @%c bra $loop;
-"""
+    body = looped(load(16, 0, False), str(9 * STEP), compared_first=True)
     assert accesses_in(assemble(body, capability)).bytes("total")["read"] == 160
 
 
@@ -197,6 +192,13 @@ def test_atomic_operations_are_a_kind_of_their_own(accesses_in, capability):
         ]
     )
     assert accesses_in(assemble(body, capability)).bytes("total")["atomic"] == 3
+
+
+@pytest.mark.parametrize("capability", TARGETS)
+def test_special_functions_count_as_often_as_they_run(accesses_in, capability):
+    body = f"{load(4, 0, False)} ex2.approx.ftz.f32 %v1, %v0; xor.b32 %sum, %sum, %v1;"
+    found = accesses_in(assemble(looped(body, str(5 * STEP)), capability))
+    assert found.total[7] == 5
 
 
 @pytest.mark.parametrize("capability", TARGETS)
@@ -226,19 +228,9 @@ $common:
 
 @pytest.mark.parametrize("capability", TARGETS)
 def test_a_comparison_that_another_replaces_is_no_counter(accesses_in, capability):
-    """The loop below also compares its counter with a constant, for a store, and runs %n times."""
-    body = f"""
-$loop:
-    .pragma "nounroll";
-    {load(16, 0, False)}
-    setp.lt.u32 %c, %i, 4096;
-    @%c st.global.u32 [%q], %sum;
-    add.u32 %i, %i, {STEP};
-    mad.wide.u32 %at, %i, 4096, %p;
-    setp.lt.u32 %c, %i, %n;
-    @%c bra $loop;
-"""
-    found = accesses_in(assemble(body, capability))
+    """The loop runs %n times. It also compares its counter with a constant, to choose whether it stores."""
+    chooses = "setp.lt.u32 %c, %i, 4096; @%c st.global.u32 [%q], %sum;"
+    found = accesses_in(assemble(looped(f"{load(16, 0, False)}\n{chooses}", "%n"), capability))
     assert found.bytes("per_trip")["read"] == 16
     assert found.bytes("total")["read"] == 0
 

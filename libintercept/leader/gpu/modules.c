@@ -46,13 +46,10 @@ static void keep(void *module, const void *data, size_t bytes)
     for (unsigned i = 0; opened && i < image.header.e_shnum; i++) {
         Elf64_Shdr section = ph_cubin_section(&image, i);
         const char *name = ph_cubin_code_of(&image, &section);
-        const void *text = ph_cubin_contents(&image, &section);
-        if (!name || !text) continue;
+        if (!name) continue;
         struct code *code = malloc(sizeof *code);
         if (!code) ph_die("out of host memory");
-        *code = (struct code){strdup(name),
-                              ph_accesses_of(text, section.sh_size, ph_cubin_capability(&image)),
-                              codes};
+        *code = (struct code){strdup(name), ph_accesses_of(&image, &section), codes};
         codes = code;
     }
     pthread_mutex_lock(&lock);

@@ -1,4 +1,4 @@
-/* modules.h - what the leader keeps of code that is loaded at run time. */
+/* modules.h - what the machine code of kernels that the job loaded does (work/accesses.h). */
 #ifndef PH_LEADER_MODULES_H
 #define PH_LEADER_MODULES_H
 #include "work/accesses.h"

@@ -148,11 +148,8 @@ static struct module *load(const void *data, size_t bytes)
         Elf64_Shdr section = ph_cubin_section(&image, i);
         const char *name = ph_cubin_text(&image, image.header.e_shstrndx, section.sh_name);
         const char *code_of = ph_cubin_code_of(&image, &section);
-        const void *code = ph_cubin_contents(&image, &section);
         if (code_of)
-            add(module, code_of)->facts.accesses =
-                code ? ph_accesses_of(code, section.sh_size, ph_cubin_capability(&image))
-                     : (struct ph_accesses){0};
+            add(module, code_of)->facts.accesses = ph_accesses_of(&image, &section);
         else if (!strncmp(name, info, sizeof info - 1))
             read_info(&image, &section, add(module, name + sizeof info - 1));
         else if (!strncmp(name, shared, sizeof shared - 1))
